@@ -1,0 +1,92 @@
+"""What a database's error means here, and whether to run the transaction again.
+
+Every function that writes decides by reading what stands there, so running it again is always right.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import sqlalchemy.exc as sa_exc
+
+from ..errors import ConfigurationError, CtxstoreError, DatabaseNotUpgradedError, StoreError, StoreUnavailableError
+
+__all__ = ["Patience"]
+
+_CONFLICTS = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
+_NOT_UPGRADED = {"42P01", "42703", "1146", "1054"}
+_SETUP = {"28000", "28P01", "3D000", "1044", "1045", "1049"}
+_CUT = {"57P01", "57P02", "57P03", "1053", "1152", "2006", "2013"}
+_SQLITE_MISSING = ("no such table", "no such column", "has no column named")
+_DUPLICATE = (sa_exc.IntegrityError,)
+
+
+class Patience:
+    """How often one transaction is run again: a few times within ``seconds``, once over a lost connection."""
+
+    def __init__(self, seconds: float = 5.0, tries: int = 12) -> None:
+        self._until = time.monotonic() + seconds
+        self._tries = tries
+        self._lost = 0
+
+    def wait(self, error: Exception) -> float:
+        """Seconds to wait before the next try.
+
+        Raises:
+            StoreUnavailableError: the database cannot be reached, or was busy for too long.
+            DatabaseNotUpgradedError: a table or column is missing.
+            ConfigurationError: the server does not let this user in, or has no such database.
+            StoreError: anything else that the database refused.
+        """
+        self._tries -= 1
+        again = self._tries > 0 and time.monotonic() < self._until
+        code, text = _code(error), _text(error)
+        if code in _NOT_UPGRADED or any(m in text for m in _SQLITE_MISSING):
+            raise DatabaseNotUpgradedError(f"{DatabaseNotUpgradedError.__doc__} ({text})") from error
+        if code in _SETUP:
+            raise ConfigurationError(f"the database does not let this program in: {text}") from error
+        if isinstance(error, _DUPLICATE) and self._lost < 2 and again:
+            self._lost += 1  # a row that another try, or another writer, put there: the next run reads it
+            return 0.0
+        if code in _CONFLICTS or _busy(text):
+            if again:
+                return random.uniform(0.005, 0.05)
+            raise StoreUnavailableError(f"the database was busy for too long; try again ({text})") from error
+        if _unreachable(error, code):
+            if self._lost < 1 and again:
+                self._lost += 1
+                return 0.0
+            raise StoreUnavailableError(f"the database cannot be reached; try again ({text})") from error
+        raise StoreError(f"the database refused this: {text}") from error
+
+
+def is_foreign(error: Exception) -> bool:
+    """Whether ``error`` is a database's or a driver's, and not ours or a bug."""
+    return not isinstance(error, CtxstoreError) and isinstance(error, sa_exc.SQLAlchemyError | OSError)
+
+
+def _code(error: Exception) -> str:
+    orig = getattr(error, "orig", None)
+    state = getattr(orig, "sqlstate", None) or getattr(orig, "pgcode", None)
+    if state:
+        return str(state)
+    args = getattr(orig, "args", ())
+    return str(args[0]) if args and type(args[0]) is int else ""
+
+
+def _text(error: Exception) -> str:
+    orig = getattr(error, "orig", None)
+    return " ".join(str(orig if orig is not None else error).split())[:300]
+
+
+def _busy(text: str) -> bool:
+    return "database is locked" in text or "table is locked" in text or "database schema is locked" in text
+
+
+def _unreachable(error: Exception, code: str) -> bool:
+    if isinstance(error, OSError | sa_exc.TimeoutError) or code in _CUT or code.startswith("08"):
+        return True
+    if isinstance(error, sa_exc.DBAPIError) and error.connection_invalidated:
+        return True
+    return isinstance(error, sa_exc.OperationalError | sa_exc.InterfaceError)

@@ -1,0 +1,411 @@
+"""Saving and loading one context, as functions over a synchronous connection in a transaction.
+
+A save is an UPDATE of the head where it stands as the writer knows it, which is the lock and the check in one; then
+come the rows that are new. A row count of 0 is decided by reading again. Every function may be run again from its
+beginning after it failed: it finds its own work done, or undone.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from .. import clock, jsontext
+from ..errors import (
+    ContextLockedError,
+    ContextNotFoundError,
+    CtxstoreError,
+    SchemaVersionError,
+    StaleContextError,
+    StoreError,
+)
+from ..messages import Message
+from ..payload import codec
+from ..payload.schema import VERSION, Document
+from ..state import State
+from ..usage import COUNTS, UsageEntry
+from .ledger import entry_rows, record
+from .statements import database_now, statements
+from .tables import TOKEN_LENGTH, contexts, in_flight, messages, usage
+from .types import NAME_LENGTH
+
+__all__ = ["Flight", "Loaded", "Work", "begin", "close", "create", "delete", "load", "prepare", "projections", "save", "stands"]
+
+_TOKENS = ("input_tokens", "output_tokens", "total_tokens")
+_UNKNOWN = dict.fromkeys(_TOKENS)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Everything a save writes, made before the transaction begins: what has no form in JSON is refused here."""
+
+    id: UUID
+    base: str | None
+    token: str
+    revision: int
+    epoch: int | None
+    head: dict[str, Any]
+    retired: Sequence[tuple[int, int]]
+    appended: Sequence[Message]
+    messages: Sequence[dict[str, Any]]
+    usage: Sequence[dict[str, Any]]
+    landed: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """What ``begin`` needs to know."""
+
+    id: UUID
+    base: str
+    epoch: int | None
+    turn_id: UUID
+    revision: int
+    payload: str | None
+    created_at: dt.datetime
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A context as it was read: its values, and where they stand."""
+
+    document: Document
+    positions: list[int]
+    next_position: int
+    token: str
+    owner: str | None
+
+
+def projections(state: State) -> dict[str, Any]:
+    """The keys of the payload's head that are written for queries."""
+    cost = state.cost.total
+    return {
+        "context_used": state.context_used,
+        "context_window": state.context_window,
+        "token_usage": state.token_usage.to_payload(),
+        "cost": None if cost is None else str(cost),
+    }
+
+
+def prepare(
+    state: State,
+    *,
+    landed: UUID | None = None,
+    kind: str | None = None,
+    forked_from: UUID | None = None,
+    forked_at: int | None = None,
+) -> Work:
+    """The work of saving ``state``. ``landed`` is the turn whose row in flight goes with it.
+
+    Raises:
+        UnsupportedValueError: something in it has no form in JSON; nothing was written.
+    """
+    changes, head = state.changes(), state.head
+    revision = head.revision + 1
+    first = changes.first_position
+    text = codec.dump_head(replace(head, revision=revision), projections(state))
+    columns: dict[str, Any] = {
+        "schema_version": VERSION,
+        "revision": revision,
+        "last_save": secrets.token_hex(TOKEN_LENGTH // 2),
+        "next_position": first + len(changes.appended),
+        "title": short(state.title),
+        "provider": short(head.provider),
+        "model": short(head.model),
+        "mode": short(head.mode),
+        "compacted": head.compacted,
+        "message_count": len(state.messages),
+        "context_used": state.context_used,
+        "context_window": state.context_window,
+        "cost_pico_usd": None if state.cost.total is None else state.cost_pico_usd,
+        "unpriced": state.unpriced,
+        "updated_at": head.updated_at,
+        "payload": text,
+    }
+    columns.update(zip(COUNTS, state.token_usage.counts(), strict=True))
+    if state.last_save is None:
+        columns |= {
+            "id": head.id,
+            "owner": state.owner,
+            "created_at": clock.time_of(head.id),
+            "forked_from": forked_from,
+            "forked_at": forked_at,
+            "lease_epoch": 0,
+        }
+    else:
+        columns |= {"b_id": head.id, "b_base": state.last_save, "b_version": VERSION, "b_epoch": state.lease_epoch}
+    return Work(
+        id=head.id,
+        base=state.last_save,
+        token=columns["last_save"],
+        revision=revision,
+        epoch=state.lease_epoch,
+        head=columns,
+        retired=_ranges(changes.retired),
+        appended=tuple(changes.appended),
+        messages=[_message_row(head.id, first + i, m) for i, m in enumerate(changes.appended)],
+        usage=entry_rows(changes.usage, state.owner, first, changes.appended),
+        landed=landed,
+    )
+
+
+def short(text: str | None, length: int = NAME_LENGTH) -> str | None:
+    """``text`` as a short column takes it. The payload has the whole."""
+    return None if text is None else jsontext.searchable(text)[:length]
+
+
+def _message_row(context_id: UUID, position: int, m: Message) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "context_id": context_id,
+        "position": position,
+        "schema_version": VERSION,
+        "id": m.id,
+        "role": short(m.role),
+        "created_at": m.created_at,
+        "provider": None,
+        "model": None,
+        "payload": codec.dump_message(m, f"messages[{position}]"),
+        "text": jsontext.searchable(m.plain_text),
+    }
+    if m.origin is not None:
+        row["provider"], row["model"] = short(m.origin.provider), short(m.origin.model)
+    row.update(_UNKNOWN if m.usage is None else {k: getattr(m.usage, k) for k in _TOKENS})
+    return row
+
+
+def _ranges(positions: Iterable[int]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for position in sorted(positions):
+        if out and position == out[-1][1] + 1:
+            out[-1] = (out[-1][0], position)
+        else:
+            out.append((position, position))
+    return out
+
+
+# -- writing
+
+
+def create(c: sa.Connection, work: Work) -> None:
+    """Write a context that was never saved.
+
+    Raises:
+        StaleContextError: its id is taken.
+    """
+    sql = statements(c)
+    if not sql.born.run(c, work.head):
+        if stands(c, work.id) == work.token:
+            return  # an earlier try got through, only its answer was lost
+        raise StaleContextError(f"there is a context {work.id} already; load it, or save this one under another id")
+    _write_rows(c, work)
+
+
+def save(c: sa.Connection, work: Work) -> None:
+    """Write what is new.
+
+    Raises:
+        StaleContextError: another writer saved first.
+        ContextLockedError: another writer holds the lease.
+        ContextNotFoundError: the context was deleted.
+        SchemaVersionError: the row was written by a newer program.
+    """
+    sql = statements(c)
+    hot = sql.save if work.epoch is None else sql.save_leased
+    if not hot.run(c, work.head):
+        if diagnose(c, work.id, work.base, work.epoch, done=work.token):
+            return
+    for first, last in work.retired:
+        row = {"b_id": work.id, "b_first": first, "b_last": last, "b_revision": work.revision}
+        sql.retire.run(c, row)
+    _write_rows(c, work)
+
+
+def _write_rows(c: sa.Connection, work: Work) -> None:
+    sql = statements(c)
+    sql.append.run_many(c, work.messages)
+    sql.enter.run_many(c, work.usage)
+    if work.landed is not None:
+        sql.land.run(c, {"context_id": work.id, "turn_id": work.landed})
+
+
+def begin(c: sa.Connection, flight: Flight) -> None:
+    """Check that a turn may begin, make the lease cover it, and note its prompt as in flight.
+
+    Raises: as ``save``.
+    """
+    sql = statements(c)
+    known = {"b_id": flight.id, "b_base": flight.base, "b_version": VERSION, "b_epoch": flight.epoch}
+    if flight.epoch is not None:
+        sql.extend.run(c, {"b_id": flight.id, "b_epoch": flight.epoch, "b_seconds": flight.seconds})
+    if flight.payload is None:
+        diagnose(c, flight.id, flight.base, flight.epoch, lock=False)
+        return
+    row = {
+        "context_id": flight.id,
+        "turn_id": flight.turn_id,
+        "base_revision": flight.revision,
+        "created_at": flight.created_at,
+        "payload": flight.payload,
+    }
+    note = sql.note if flight.epoch is None else sql.note_leased
+    if not note.run(c, known | row):
+        diagnose(c, flight.id, flight.base, flight.epoch)
+        sql.land.run(c, row)  # this turn's row is there, from an earlier request or a try whose answer was lost
+        if not note.run(c, known | row):
+            raise StoreError(f"the prompt of turn {flight.turn_id} could not be noted as in flight")
+
+
+def close(c: sa.Connection, context_id: UUID, turn_id: UUID | None, rows: Sequence[dict[str, Any]]) -> None:
+    """Write attempts that gave nothing to save, and take the turn out of flight when it is named."""
+    if turn_id is not None:
+        statements(c).land.run(c, {"context_id": context_id, "turn_id": turn_id})
+    if rows:
+        record(c, rows)
+
+
+_STANDING = sa.select(
+    contexts.c.last_save,
+    contexts.c.schema_version,
+    contexts.c.revision,
+    contexts.c.lease_epoch,
+    contexts.c.locked_by,
+    contexts.c.locked_until,
+    sa.case((contexts.c.locked_until > database_now(), 1), else_=0).label("locked"),
+).where(contexts.c.id == sa.bindparam("id"))
+
+
+def stands(c: sa.Connection, context_id: UUID) -> str | None:
+    """The token of the last save, None when there is no such context."""
+    row = c.execute(_STANDING, {"id": context_id}).first()
+    return None if row is None else row.last_save
+
+
+def diagnose(
+    c: sa.Connection, context_id: UUID, base: str | None, epoch: int | None, *, done: str | None = None, lock: bool = True
+) -> bool:
+    """Why a write found no row, by reading what is there now.
+
+    Returns whether ``done``, the writer's own token, stands there: an earlier try got through and only the answer to
+    its COMMIT was lost. False when the row is as the writer knows it.
+
+    Raises: as ``save``.
+    """
+    row = c.execute(_STANDING.with_for_update() if lock else _STANDING, {"id": context_id}).first()
+    if row is None:
+        raise not_found(context_id)
+    if row.schema_version > VERSION:
+        raise _from_the_future(row.schema_version)
+    if done is not None and row.last_save == done:
+        return True
+    if row.last_save != base:
+        raise StaleContextError(
+            f"another writer saved context {context_id} (now at revision {row.revision}) since it was loaded here; "
+            "load it again and repeat the turn, or store.save(ctx, on_conflict='append')"
+        )
+    if epoch is None and row.locked or epoch is not None and row.lease_epoch != epoch:
+        raise locked(context_id, row)
+    if done is not None:
+        raise StoreError(f"context {context_id} could not be written and nothing says why")
+    return False
+
+
+def locked(context_id: UUID, row: Any) -> ContextLockedError:
+    """The refusal while somebody else holds the lease."""
+    if row.locked_by is None:
+        text = f"the lease on context {context_id} ran out and was taken by another writer since"
+    else:
+        text = f"context {context_id} is leased by {row.locked_by} until {row.locked_until}"
+    return ContextLockedError(text, holder=row.locked_by, until=row.locked_until)
+
+
+def not_found(context_id: UUID) -> ContextNotFoundError:
+    """The refusal of an unknown id, and of another owner's."""
+    return ContextNotFoundError(f"there is no context {context_id} here, or it belongs to another owner")
+
+
+def _from_the_future(version: int) -> CtxstoreError:
+    supported = range(1, VERSION + 1)
+    return SchemaVersionError(
+        f"the context was saved in schema_version {version} by a newer ctxstore; this one writes {VERSION} and leaves "
+        "it alone",
+        found=version,
+        supported=supported,
+    )
+
+
+# -- reading
+
+_HEAD = sa.select(
+    contexts.c.schema_version,
+    contexts.c.revision,
+    contexts.c.last_save,
+    contexts.c.next_position,
+    contexts.c.owner,
+    contexts.c.payload,
+).where(contexts.c.id == sa.bindparam("id"))
+
+
+def _live() -> Any:
+    """The live messages as of one revision, whatever was saved since: the two statements of a load need no snapshot.
+
+    Two selects rather than an OR, so that each is one range of the index.
+    """
+    columns = (messages.c.position, messages.c.schema_version, messages.c.payload)
+    here = sa.select(*columns).where(
+        messages.c.context_id == sa.bindparam("id"), messages.c.position < sa.bindparam("next_position")
+    )
+    later = here.where(messages.c.retired_at_revision > sa.bindparam("revision"))
+    return sa.union_all(here.where(messages.c.retired_at_revision.is_(None)), later).order_by("position")
+
+
+_LIVE = _live()
+
+
+def load(c: sa.Connection, context_id: UUID, owner: str | None = None) -> Loaded:
+    """The context as its last save left it.
+
+    Raises:
+        ContextNotFoundError: there is none, or it is another owner's.
+        SchemaVersionError: it was saved by a newer program.
+        PayloadError: what stands there is no context.
+    """
+    row = c.execute(_HEAD, {"id": context_id}).first()
+    if row is None or (owner is not None and row.owner != owner):
+        raise not_found(context_id)
+    head = codec.load_head(row.payload, row.schema_version, context_id=context_id)
+    head.revision = row.revision
+    known = {"id": context_id, "next_position": row.next_position, "revision": row.revision}
+    found = c.execute(_LIVE, known).all()
+    positions = [r[0] for r in found]
+    values = codec.load_messages([r[2] for r in found], [r[1] for r in found], positions=positions, context_id=context_id)
+    return Loaded(Document(head, values), positions, row.next_position, row.last_save, row.owner)
+
+
+# -- deleting
+
+
+def delete(c: sa.Connection, context_id: UUID, owner: str | None, erase_usage: bool) -> None:
+    """Delete the context from every table, from the ledger only when asked.
+
+    Raises:
+        ContextNotFoundError: there is none, or it is another owner's.
+    """
+    gone = sa.delete(contexts).where(contexts.c.id == context_id)
+    if owner is not None:
+        gone = gone.where(contexts.c.owner == owner)
+    if not c.execute(gone).rowcount:
+        raise not_found(context_id)
+    for table in (messages, in_flight, *((usage,) if erase_usage else ())):
+        c.execute(sa.delete(table).where(table.c.context_id == context_id))
+
+
+def lost(entries: Iterable[UsageEntry]) -> list[UsageEntry]:
+    """``entries`` as the ledger keeps them when their replies were kept out of the history by another writer."""
+    return [replace(e, outcome="lost") if e.outcome == "ok" else e for e in entries]

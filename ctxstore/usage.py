@@ -1,0 +1,238 @@
+"""What a reply used and what it cost.
+
+Buckets are *inclusive*: ``input_tokens`` counts every token of the prompt, cached ones too, ``output_tokens`` every
+token generated, reasoning too; the other counts say how much of those was of a kind. None means that the provider did
+not say, which is not zero. Money is exact: whole pico-dollars (10^-12 USD), since prices are dollars per million
+tokens.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+if TYPE_CHECKING:
+    from .messages import Message
+
+__all__ = ["COUNTS", "PICO", "Cost", "Price", "TokenUsage", "Turn", "UsageEntry"]
+
+PICO = 10**12
+"""Pico-dollars in a dollar."""
+
+COUNTS = (
+    "input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "input_audio_tokens",
+    "output_audio_tokens",
+    "input_image_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "cache_write_1h_tokens",
+    "total_tokens",
+)
+"""The ten counts, in the order of the columns."""
+
+
+class TokenUsage(BaseModel):
+    """Tokens of one reply, or the sum of many.
+
+    Addable: a known count plus an unknown one is the known one, and ``TokenUsage.zero()`` is where sums begin, so that
+    sums are always numbers. ``cache_write_tokens`` includes ``cache_write_1h_tokens``. Counts of a kind that this
+    version does not know are kept in a payload, and are in no sum.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    input_audio_tokens: int | None = None
+    output_audio_tokens: int | None = None
+    input_image_tokens: int | None = None
+    cache_read_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    total_tokens: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sum_up(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("total_tokens") is None:
+            i, o = data.get("input_tokens"), data.get("output_tokens")
+            if type(i) is int and type(o) is int:
+                return {**data, "total_tokens": i + o}
+        return data
+
+    @classmethod
+    def zero(cls) -> TokenUsage:
+        """Nothing used: every count is 0."""
+        return _ZERO
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        if not isinstance(other, TokenUsage):
+            return NotImplemented
+        mine, theirs = self.__dict__, other.__dict__
+        total: dict[str, Any] = {k: _plus(mine[k], theirs[k]) for k in COUNTS}
+        return TokenUsage.model_construct(**total)
+
+    def counts(self) -> tuple[int | None, ...]:
+        """The ten counts in the order of ``COUNTS``."""
+        return tuple(self.__dict__[k] for k in COUNTS)
+
+    def to_payload(self) -> dict[str, int]:
+        """The counts that are known."""
+        mine = self.__dict__
+        out = {k: v for k in COUNTS if (v := mine[k]) is not None}
+        if self.__pydantic_extra__:
+            out.update(self.__pydantic_extra__)
+        return out
+
+
+def _plus(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else a + b
+
+
+_ZERO = TokenUsage(**dict.fromkeys(COUNTS, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per million tokens, each kind at its rate; None falls back to the rate of the whole it is a part of.
+
+    ``source`` says where the numbers come from and stands in the ledger beside the cost.
+    """
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+    cache_write_1h: Decimal | None = None
+    reasoning: Decimal | None = None
+    input_audio: Decimal | None = None
+    output_audio: Decimal | None = None
+    input_image: Decimal | None = None
+    source: str = "caller"
+
+    @classmethod
+    def of(cls, rates: Mapping[str, Any], source: str = "caller") -> Price:
+        """From a mapping such as ``{"input": 3, "output": 15, "cache_read": 0.3}``."""
+        return cls(**{k: Decimal(str(v)) for k, v in rates.items() if v is not None}, source=source)
+
+    def to_payload(self) -> dict[str, str]:
+        """The rates as exact decimal strings, with their source."""
+        names = (n for n in self.__dataclass_fields__ if getattr(self, n) is not None)
+        return {n: str(getattr(self, n)) for n in names}
+
+    def cost(self, usage: TokenUsage) -> Cost:
+        """What ``usage`` costs; ``total`` is None when the input or the output is unknown."""
+        if usage.input_tokens is None or usage.output_tokens is None:
+            return Cost()
+        read, write, hour = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0, usage.cache_write_1h_tokens or 0
+        audio_in, audio_out = usage.input_audio_tokens or 0, usage.output_audio_tokens or 0
+        image, reasoning = usage.input_image_tokens or 0, usage.reasoning_tokens or 0
+        if self.input_audio is None:
+            audio_in = 0
+        if self.input_image is None:
+            image = 0
+        if self.output_audio is None:
+            audio_out = 0
+        if self.reasoning is None:
+            reasoning = 0
+        write_rate = self.input if self.cache_write is None else self.cache_write
+        zero = Decimal(0)
+        parts: dict[str, Decimal] = {
+            "input": max(usage.input_tokens - read - write - audio_in - image, 0) * self.input,
+            "output": max(usage.output_tokens - reasoning - audio_out, 0) * self.output,
+            "cache_read": read * (self.input if self.cache_read is None else self.cache_read),
+            "cache_write": max(write - hour, 0) * write_rate
+            + hour * (write_rate if self.cache_write_1h is None else self.cache_write_1h),
+            "reasoning": reasoning * (self.reasoning or zero),
+            "input_audio": audio_in * (self.input_audio or zero),
+            "output_audio": audio_out * (self.output_audio or zero),
+            "input_image": image * (self.input_image or zero),
+        }
+        picos = {k: int((v * PICO / 1_000_000).to_integral_value()) for k, v in parts.items()}
+        dollars: dict[str, Any] = {k: _usd(v) for k, v in picos.items()}
+        return Cost(total=_usd(sum(picos.values())), **dollars)
+
+
+def _usd(pico: int) -> Decimal:
+    return Decimal(pico) / PICO
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """US dollars, exact. ``total`` is None when nothing is priced; ``unpriced`` counts the replies without a price."""
+
+    total: Decimal | None = None
+    input: Decimal = Decimal(0)
+    output: Decimal = Decimal(0)
+    cache_read: Decimal = Decimal(0)
+    cache_write: Decimal = Decimal(0)
+    reasoning: Decimal = Decimal(0)
+    input_audio: Decimal = Decimal(0)
+    output_audio: Decimal = Decimal(0)
+    input_image: Decimal = Decimal(0)
+    unpriced: int = 0
+
+    @property
+    def pico_usd(self) -> int | None:
+        """The total in whole pico-dollars, as the columns hold it."""
+        return None if self.total is None else int(self.total * PICO)
+
+
+Kind = Literal["turn", "compaction", "imported"]
+Outcome = Literal["ok", "error", "interrupted", "lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class UsageEntry:
+    """One attempt at a provider, as the ledger keeps it: a row whether or not it gave a reply.
+
+    ``id`` is the attempt's own; ``turn_id`` groups the attempts of one turn and ``attempt`` counts them from 1.
+    ``outcome``: ok, error (the provider refused or failed), interrupted (cut before its end) or lost (it replied, and
+    another writer had saved first). ``usage`` is None when unknown, ``cost_pico_usd`` None when unpriced. Latencies
+    are milliseconds from sending the request to its end and to its first token.
+    """
+
+    id: UUID
+    context_id: UUID
+    turn_id: UUID
+    attempt: int
+    kind: Kind
+    outcome: Outcome
+    provider: str
+    requested_model: str
+    created_at: dt.datetime
+    model: str | None = None
+    usage: TokenUsage | None = None
+    usage_raw: Any = None
+    cost_pico_usd: int | None = None
+    price: Mapping[str, str] | None = None
+    finish_reason: str | None = None
+    error: str | None = None
+    response_id: str | None = None
+    request_id: str | None = None
+    latency_ms: int | None = None
+    ttft_ms: int | None = None
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn: the messages it made, in order, and the attempts it paid for.
+
+    It stands in ``.turn`` of the errors that end one, so that nothing paid for is lost with it.
+    """
+
+    id: UUID
+    context_id: UUID
+    messages: tuple[Message, ...] = ()
+    usage: tuple[UsageEntry, ...] = field(default=())
