@@ -12,18 +12,34 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .clock import new_id
     from .context import Context
+    from .orm import HasContext, HasContextColumn, HasContextLink, migrate_payloads
     from .policy import ToolPolicy
     from .store import Store
     from .tools import tool
     from .usage import TokenUsage
 
-__all__ = ["Context", "Store", "TokenUsage", "ToolPolicy", "new_id", "tool"]
+__all__ = [
+    "Context",
+    "HasContext",
+    "HasContextColumn",
+    "HasContextLink",
+    "Store",
+    "TokenUsage",
+    "ToolPolicy",
+    "migrate_payloads",
+    "new_id",
+    "tool",
+]
 
 _HOMES = {
     "Context": "context",
+    "HasContext": "orm",
+    "HasContextColumn": "orm",
+    "HasContextLink": "orm",
     "Store": "store",
     "TokenUsage": "usage",
     "ToolPolicy": "policy",
+    "migrate_payloads": "orm",
     "new_id": "clock",
     "tool": "tools",
 }

@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from . import clock, jsontext, prompts
+from .compaction import Compactor
 from .effects import BoundCall
 from .errors import ConfigurationError, NoSuchToolError, PayloadError
 from .files import write_file
@@ -49,6 +50,7 @@ class Context(Talking):
         tool_policy: which of them run without being asked about; without one every call stays pending.
         instructions: text that goes before every request and is no message.
         schema: a pydantic model, a type or a JSON schema that replies follow; see ``Response.parsed``.
+        compactor: ``Trim``, ``Callback`` or ``Summarize``: what keeps the conversation within bounds.
         filter: a function that rewrites the last message of a prompt before it is sent and stored.
         intercept: a function of an allowed call that may answer it in the tool's place.
         retry_budget: how often a request that failed and may be repeated is sent again.
@@ -77,6 +79,7 @@ class Context(Talking):
         tool_policy: ToolPolicy | None = None,
         instructions: str | None = None,
         schema: Any = None,
+        compactor: Compactor | None = None,
         filter: Callable[[Message], Message] | None = None,
         intercept: Callable[[ToolCall], ToolResult | None] | None = None,
         retry_budget: int = 0,
@@ -93,6 +96,8 @@ class Context(Talking):
         self.record = record
         self.instructions = instructions
         self.schema = Schema.of(schema)
+        self.compactor = compactor
+        """What keeps the conversation within bounds; may be changed at any time."""
         self.filter, self.intercept, self.tracer = filter, intercept, tracer
         self.retry_budget = retry_budget
         self.tools: tuple[Tool, ...] = as_tools(tools)
@@ -192,9 +197,7 @@ class Context(Talking):
         if params is not None:
             head.params = dict(jsontext.check(dict(params), "params"))
             codec.check_params(head.params)
-        state = ctx.state
-        state.head = head
-        state._rebuild(document.messages)
+        ctx.state.take(document)
         ctx._settle(mode, model)
         return ctx
 
@@ -236,7 +239,10 @@ class Context(Talking):
         return self.extend([message])
 
     def extend(self, messages: Iterable[Any]) -> Context:
-        """Put several messages at the end; all of them or, when one is wrong, none."""
+        """Put several messages at the end; all of them or, when one is wrong, none.
+
+        A message that is in the context already, by its id, is not put there twice.
+        """
         listed: list[Message] = []
         for item in messages:
             listed.extend([from_mapping(item)] if isinstance(item, Mapping) else as_messages(item))
@@ -246,8 +252,11 @@ class Context(Talking):
     def _append(self, messages: list[Message]) -> None:
         for index, message in enumerate(messages):
             jsontext.check(message.to_payload(), f"messages[{len(self.state.messages) + index}]")
-        self._trust(messages)
-        self.state.append(messages)
+        new = self.state.unknown(messages)
+        self._trust(new)
+        self.state.append(new)
+        if self.compactor is not None:
+            self.compactor.apply(self.state)
 
     def system(self, text: Any) -> Context:
         """Append a system message."""

@@ -11,7 +11,8 @@
         │   └── NoSuchToolError
         ├── PayloadError                 a saved conversation that cannot be read or written
         │   ├── SchemaVersionError
-        │   └── UnsupportedValueError
+        │   ├── UnsupportedValueError
+        │   └── TransferError            a file that is no export, or is damaged
         ├── StoreError                   the database and what stands in it
         │   ├── ContextNotFoundError
         │   ├── StaleContextError        carries ``.turn``
@@ -68,6 +69,7 @@ __all__ = [
     "StoreUnavailableError",
     "StreamInterruptedError",
     "ToolLoopError",
+    "TransferError",
     "UnsupportedValueError",
 ]
 
@@ -128,6 +130,18 @@ class UnsupportedValueError(PayloadError):
     def __init__(self, message: str | None = None, *, path: str = "") -> None:
         super().__init__(message)
         self.path = path
+
+
+class TransferError(PayloadError):
+    """A file that was to be imported is no export of ctxstore, or is damaged.
+
+    ``line`` is the number of the line, from 1, ``imported`` how many conversations before it are in the store now.
+    """
+
+    def __init__(self, message: str | None = None, *, line: int = 0, imported: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+        self.imported = imported
 
 
 class StoreError(CtxstoreError):

@@ -17,7 +17,7 @@ from .messages import Message, ToolCall, ToolResult
 from .providers.base import Provider
 from .snapshot import ContextSize
 from .state import State
-from .usage import Cost, TokenUsage
+from .usage import Cost, TokenUsage, Turn
 
 __all__ = ["Facts", "MessageList"]
 
@@ -165,6 +165,11 @@ class Facts:
     def cost(self) -> Cost:
         """What it cost in USD, each reply at its own model's price; see ``Cost.unpriced``."""
         return self.state.cost
+
+    @property
+    def turn(self) -> Turn | None:
+        """The turn that was last taken back, by another writer's save or a rollback, with what it paid for."""
+        return self.state.lost
 
     def size(self, context_window: int | None = None) -> ContextSize:
         """How full the context is by its characters, in the model's window or the one given."""

@@ -166,7 +166,7 @@ def loads(text: str | bytes) -> Any:
     """
     try:
         return from_json(text, allow_inf_nan=False)
-    except ValueError as first:
+    except (ValueError, TypeError) as first:  # TypeError: the text itself holds a lone surrogate
         try:  # the slow reader takes lone surrogates, which the fast one refuses
             return json.loads(text, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:

@@ -130,6 +130,7 @@ class ToolResult(Value):
 
 
 class _Media(Value):
+    type: str  # first in a payload, as in every part
     url: str | None = None
     data: str | None = None
     path: str | None = None

@@ -22,42 +22,58 @@ def repair(messages: Sequence[Message]) -> list[Message]:
     """``messages`` with one result for each call directly after it, and no result without its call.
 
     A result that stands later is moved up, one that is missing is marked cancelled, one that answers nothing (or
-    answers twice) is left out. Messages that are in order already are passed on as they are.
+    answers twice) is left out. An id that is called again is a new call; results after it are its own. Messages that
+    are in order already are passed on as they are.
     """
     if not any(type(m.content) is list for m in messages):
         return list(messages)
-    results: dict[str, ToolResult] = {}
-    for message in messages:
-        for result in message.tool_results:
-            results.setdefault(result.id, result)
+    answers = _answers(messages)
     out: list[Message] = []
-    skip: set[int] = set()
-    answered: set[str] = set()
+    passed = 0
     for index, message in enumerate(messages):
-        if index in skip:
+        if index < passed:
             continue
         if message.tool_results:
             others = [p for p in message.parts if not isinstance(p, ToolResult)]
-            if others:
-                out.append(message.model_copy(update={"content": others}))
-            continue
+            if not others:
+                continue
+            message = message.model_copy(update={"content": others})
         out.append(message)
-        calls = [c for c in message.tool_calls if c.id not in answered]
+        calls = message.tool_calls
         if not calls:
             continue
-        answered.update(c.id for c in calls)
-        wanted = [c.id for c in calls]
-        run = index + 1
+        wanted = [answers.get((index, number)) for number in range(len(calls))]
         found: list[ToolResult] = []
-        while run < len(messages) and messages[run].tool_results and len(found) < len(wanted):
-            found.extend(messages[run].tool_results)
-            run += 1
-        if [r.id for r in found] == wanted and all(
-            len(m.parts) == len(m.tool_results) for m in messages[index + 1 : run]
-        ):
-            out.extend(messages[index + 1 : run])
-            skip.update(range(index + 1, run))
+        end = index + 1
+        while end < len(messages) and len(found) < len(calls) and _only_results(messages[end]):
+            found.extend(messages[end].tool_results)
+            end += 1
+        if len(found) == len(wanted) and all(a is b for a, b in zip(found, wanted, strict=True)):
+            out.extend(messages[index + 1 : end])
+            passed = end
         else:
-            mended = [results.get(c.id) or cancelled(c) for c in calls]
+            mended = [answer or cancelled(call) for call, answer in zip(calls, wanted, strict=True)]
             out.append(Message(id=message.id, role="tool", created_at=message.created_at, content=list(mended)))
     return out
+
+
+def _answers(messages: Sequence[Message]) -> dict[tuple[int, int], ToolResult]:
+    """The result of each call that has one; a call is named by its message's index and its number in it."""
+    answers: dict[tuple[int, int], ToolResult] = {}
+    waiting: dict[str, list[tuple[int, int]]] = {}
+    for index, message in enumerate(messages):
+        if type(message.content) is not list:
+            continue
+        here: dict[str, list[tuple[int, int]]] = {}
+        for number, call in enumerate(message.tool_calls):
+            here.setdefault(call.id, []).append((index, number))
+        waiting.update(here)
+        for result in message.tool_results:
+            if slots := waiting.get(result.id):
+                answers[slots.pop(0)] = result
+    return answers
+
+
+def _only_results(message: Message) -> bool:
+    results = message.tool_results
+    return bool(results) and len(results) == len(message.parts)

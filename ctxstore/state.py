@@ -6,7 +6,7 @@ Sums and the index of open calls are kept up to date as messages come and go, so
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -22,9 +22,10 @@ __all__ = ["Changes", "State"]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a save has to write: positions that leave the live window, and messages that join at its end.
+    """What a save has to write: positions that leave the live window, and messages that join the conversation.
 
-    Appended messages take the positions from ``first_position`` on.
+    Appended messages take the positions from ``first_position`` on. ``dead`` holds the indexes of those that left the
+    live window before they were ever saved: they are written as retired, since history forgets nothing.
     """
 
     retired: Sequence[int]
@@ -32,17 +33,31 @@ class Changes:
     first_position: int
     usage: Sequence[UsageEntry]
     head: bool
+    dead: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(self.retired or self.appended or self.usage or self.head)
+
+    @property
+    def live(self) -> list[Message]:
+        """Those that join and are still in the live window."""
+        return [m for i, m in enumerate(self.appended) if i not in self.dead] if self.dead else list(self.appended)
 
 
 @dataclass(slots=True)
 class _Totals:
     usage: TokenUsage = field(default_factory=TokenUsage.zero)
+    unsummed: list[TokenUsage] = field(default_factory=list)
+    """What came since; summed when somebody asks, so that a load of thousands does not add one by one."""
     cost: int = 0
     priced: int = 0
     unpriced: int = 0
+
+    def sum(self) -> TokenUsage:
+        if self.unsummed:
+            self.usage = TokenUsage.sum([self.usage, *self.unsummed])
+            self.unsummed = []
+        return self.usage
 
 
 class State:
@@ -63,10 +78,16 @@ class State:
         self.pending_usage: list[UsageEntry] = []
         self.lost: Turn | None = None
         """The turn that the last conflict kept out of the history."""
+        self.on_change: Callable[[], None] | None = None
+        """Called after each change, for a keeper that has to know before it is asked to save."""
         self.open_calls: dict[str, ToolCall] = {}
-        self._answered: dict[str, int] = {}
+        self._answered: set[str] = set()
+        self._ids: set[UUID] | None = None
+        self._counted: set[UUID] = set()
         self._price = price
         self._retired: list[int] = []
+        self._new: list[Message] = []
+        self._dead: set[int] = set()
         self._totals = _Totals()
         self._last_reply: Message | None = None
         self._first_user: Message | None = None
@@ -77,7 +98,7 @@ class State:
     @property
     def token_usage(self) -> TokenUsage:
         """Everything this conversation used: what was carried over, and the live replies that are not inherited."""
-        return self.head.carried_usage + self._totals.usage
+        return self.head.carried_usage + self._totals.sum()
 
     @property
     def cost_pico_usd(self) -> int:
@@ -120,19 +141,33 @@ class State:
         """Whether a live message carries the result of this call."""
         return call_id in self._answered
 
+    def unknown(self, messages: Iterable[Message]) -> list[Message]:
+        """Those of ``messages`` that are not live already, each once: a history that comes back whole adds nothing."""
+        if self._ids is None:
+            self._ids = {m.id for m in self.messages}
+        new = {m.id: m for m in messages if m.id not in self._ids}
+        return list(new.values())
+
     # -- changing
 
     def touch(self) -> None:
         """The head changed: the next save writes it."""
         self.head.updated_at = clock.now()
         self._head_changed = True
+        if self.on_change is not None:
+            self.on_change()
 
     def append(self, messages: Iterable[Message]) -> None:
-        """Put ``messages`` at the end."""
+        """Put ``messages`` at the end. Replies that were taken out of this window before come back ``inherited``."""
+        before = len(self.messages)
         for message in messages:
+            if message.id in self._counted:
+                message = message.model_copy(update={"inherited": True})
             self.messages.append(message)
+            self._new.append(message)
             self._enter(message)
-        self.touch()
+        if len(self.messages) > before:
+            self.touch()
 
     def remove(self, indexes: Iterable[int]) -> list[Message]:
         """Take the messages at ``indexes`` out of the live window; what they used is carried over.
@@ -145,6 +180,8 @@ class State:
         out = [self.messages[i] for i in sorted(gone)]
         saved = len(self.positions)
         self._retired.extend(self.positions[i] for i in sorted(gone) if i < saved)
+        unsaved = [j for j in range(len(self._new)) if j not in self._dead]
+        self._dead.update(unsaved[i - saved] for i in gone if i >= saved)
         self.positions = [p for i, p in enumerate(self.positions) if i not in gone]
         self._carry(out)
         self._rebuild([m for i, m in enumerate(self.messages) if i not in gone])
@@ -171,6 +208,7 @@ class State:
     def _carry(self, messages: Iterable[Message]) -> None:
         for m in messages:
             if _is_paid(m):
+                self._counted.add(m.id)
                 if m.usage is not None:
                     self.head.carried_usage = self.head.carried_usage + m.usage
                 cost = self._cost(m)
@@ -180,17 +218,19 @@ class State:
                     self.head.carried_cost += cost
 
     def _rebuild(self, messages: list[Message]) -> None:
-        self.messages, self.open_calls, self._answered = messages, {}, {}
-        self._totals, self._last_reply, self._first_user = _Totals(), None, None
+        self.messages, self.open_calls, self._answered = messages, {}, set()
+        self._totals, self._last_reply, self._first_user, self._ids = _Totals(), None, None, None
         for message in messages:
             self._enter(message)
 
     def _enter(self, m: Message) -> None:
+        if self._ids is not None:
+            self._ids.add(m.id)
         if m.role == "assistant":
             self._last_reply = m
             if _is_paid(m):
                 if m.usage is not None:
-                    self._totals.usage = self._totals.usage + m.usage
+                    self._totals.unsummed.append(m.usage)
                 cost = self._cost(m)
                 if cost is None:
                     self._totals.unpriced += 1
@@ -201,11 +241,11 @@ class State:
             self._first_user = m
         if type(m.content) is list:
             for call in m.tool_calls:
-                if call.id not in self._answered:
-                    self.open_calls[call.id] = call
+                self.open_calls[call.id] = call
+                self._answered.discard(call.id)  # an id that comes again is a new call
             for result in m.tool_results:
-                self._answered[result.id] = 1
                 self.open_calls.pop(result.id, None)
+                self._answered.add(result.id)
 
     def _cost(self, m: Message) -> int | None:
         if m.cost_pico_usd is not None:
@@ -220,56 +260,79 @@ class State:
     def changes(self) -> Changes:
         """What is not saved yet."""
         return Changes(
-            self._retired, self.messages[len(self.positions) :], self.next_position, self.pending_usage, self._head_changed
+            self._retired, self._new, self.next_position, self.pending_usage, self._head_changed, frozenset(self._dead)
         )
 
     def saved(self, token: str, revision: int) -> None:
         """Everything in ``changes()`` is in the database now, under ``token``."""
-        new = len(self.messages) - len(self.positions)
-        self.positions.extend(range(self.next_position, self.next_position + new))
-        self.next_position += new
+        self._place(len(self._new))
         self.last_save, self.head.revision = token, revision
         self._retired = []
         self.pending_usage = []
         self._head_changed = False
 
+    def saved_partly(self, token: str, revision: int, appended: int, retired: int, usage: Collection[UUID]) -> None:
+        """Of ``changes()``, the first ``appended`` and ``retired`` and the attempts in ``usage`` are in the database
+        now, under ``token``; the rest is still to be saved."""
+        left_since = [self.next_position + j for j in self._dead if j < appended]
+        self._place(appended)
+        self.last_save, self.head.revision = token, revision
+        self._retired = [*self._retired[retired:], *left_since]
+        self.pending_usage = [e for e in self.pending_usage if e.id not in usage]
+
+    def _place(self, count: int) -> None:
+        """The first ``count`` of the new messages have their positions now."""
+        self.positions.extend(self.next_position + j for j in range(count) if j not in self._dead)
+        self.next_position += count
+        self._new = self._new[count:]
+        self._dead = {j - count for j in self._dead if j >= count}
+
+    def take(self, document: Document) -> None:
+        """Hold ``document``; nothing of it is saved."""
+        self.head = document.head
+        self._new, self._dead = list(document.messages), set()
+        self._rebuild(document.messages)
+
     def stands_on(self, positions: list[int], next_position: int, token: str) -> None:
         """The live messages were read from a store at ``positions``, as saved under ``token``."""
         self.positions, self.next_position, self.last_save = positions, next_position, token
-        self._retired, self.pending_usage, self._head_changed, self.lost = [], [], False, None
+        self._new, self._dead, self._retired, self.pending_usage = [], set(), [], []
+        self._head_changed, self.lost = False, None
 
     def loaded(self, document: Document, positions: list[int], next_position: int, token: str) -> None:
         """Take over what a store read: everything in it is saved."""
-        self.head = document.head
-        self._rebuild(document.messages)
+        self.take(document)
         self.stands_on(positions, next_position, token)
 
-    def mark(self) -> tuple[Any, ...]:
-        """A point to go back to with ``back_to``, as long as messages were only appended since."""
+    def mark(self, whole: bool = False) -> tuple[Any, ...]:
+        """A point to go back to with ``back_to``: as long as messages were only appended since, or, with ``whole``,
+        whatever was done to the conversation."""
         h = self.head
-        return (
-            len(self.messages),
-            _Totals(self._totals.usage, self._totals.cost, self._totals.priced, self._totals.unpriced),
-            self._last_reply,
-            dict(self.open_calls),
-            h.updated_at,
-            h.compacted,
-            self._head_changed,
-            (h.model, h.provider, h.mode),
+        kept = (
+            (
+                list(self.messages),
+                list(self.positions),
+                list(self._retired),
+                set(self._dead),
+                (h.carried_usage, h.carried_cost, h.carried_unpriced, h.summary, set(self._counted)),
+            )
+            if whole
+            else None
         )
+        who = (h.model, h.provider, h.mode)
+        return len(self.messages), len(self._new), h.updated_at, h.compacted, self._head_changed, who, kept
 
     def back_to(self, mark: tuple[Any, ...]) -> None:
-        """Undo what was appended since ``mark``."""
-        length, self._totals, self._last_reply, self.open_calls, updated, compacted, changed, who = mark
-        for message in self.messages[length:]:
-            for result in message.tool_results:
-                self._answered.pop(result.id, None)
-        if self._first_user is not None and self._first_user in self.messages[length:]:
-            self._first_user = None
-        del self.messages[length:]
-        del self.positions[length:]
-        self.head.updated_at, self.head.compacted, self._head_changed = updated, compacted, changed
-        self.head.model, self.head.provider, self.head.mode = who
+        """Undo what was done since ``mark``."""
+        h = self.head
+        length, new, h.updated_at, h.compacted, self._head_changed, who, kept = mark
+        h.model, h.provider, h.mode = who
+        messages = self.messages[:length]
+        if kept is not None:
+            messages, self.positions, self._retired, self._dead, carried = kept
+            h.carried_usage, h.carried_cost, h.carried_unpriced, h.summary, self._counted = carried
+        del self._new[new:]
+        self._rebuild(messages)
 
     @property
     def id(self) -> UUID:
@@ -278,7 +341,7 @@ class State:
 
     @property
     def title(self) -> str | None:
-        """``metadata["title"]``, else the beginning of the first user message, in one line of at most 120 characters."""
+        """``metadata["title"]``, else the beginning of the first user message: one line of at most 120 characters."""
         given = self.head.metadata.get("title")
         if isinstance(given, str):
             text = given

@@ -10,14 +10,17 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
-from . import jsontext
+from . import clock, jsontext
+from .compaction import Compactor, Summarize, compact_by_hand, summarize
+from .effects import Flow
 from .errors import ConfigurationError
 from .facts import Facts
-from .keeper import Keeper, Step
+from .keeper import FREE, Keeper, Step
 from .messages import Delta, Message, ToolCall, ToolResult
 from .payload import codec
 from .policy import ToolPolicy
@@ -35,6 +38,8 @@ __all__ = ["Talking"]
 
 log = logging.getLogger("ctxstore")
 
+T = TypeVar("T")
+
 
 class Talking(Facts):
     """The talking half of ``Context``."""
@@ -44,6 +49,7 @@ class Talking(Facts):
     filter: Callable[[Message], Message] | None
     intercept: Callable[[ToolCall], ToolResult | None] | None
     tracer: Any
+    compactor: Compactor | None
     retry_budget: int
     tools: tuple[Tool, ...]
     tool_policy: ToolPolicy
@@ -66,8 +72,9 @@ class Talking(Facts):
     ) -> Response:
         """Send ``prompt`` and give the reply, after the tools that the policy allows have run.
 
-        ``prompt`` is text, a list of text and parts, tool results, messages or a ``Prompt``. The rest overrides the
-        context's own for this call. A failed request changes nothing.
+        ``prompt`` is text, a list of text and parts, tool results, messages or a ``Prompt``; a message that is in
+        the context already, by its id, is not put there twice. The rest overrides the context's own for this call. A
+        failed request changes nothing.
 
         Raises:
             ProviderError: the provider gave no reply; ``.turn`` holds what was sent and paid.
@@ -75,7 +82,7 @@ class Talking(Facts):
             Interrupted: ``interrupt()`` was called.
         """
         run, sink, messages = self._run(prompt, model, tools, schema, stream, params)
-        with closing(self._drive(run, messages, sink)) as steps:
+        with closing(self._drive(run, self._flow(run, messages))) as steps:
             return _drain(steps, sink)
 
     def stream(
@@ -92,7 +99,7 @@ class Talking(Facts):
         Leaving the loop early gives the request up; the context is as it was before it.
         """
         run, sink, messages = self._run(prompt, model, tools, schema, True, params)
-        return self._drive(run, messages, sink)
+        return self._drive(run, self._flow(run, messages))
 
     def ask(self, prompt: Any, *, files: Iterable[str | Path] = (), stream: Any = None) -> Response:
         """As ``talk``, with local files after the text."""
@@ -111,7 +118,7 @@ class Talking(Facts):
         """``talk`` for asyncio."""
         run, sink, messages = self._run(prompt, model, tools, schema, stream, params)
         result: aio.Result[Response] = aio.Result()
-        async with aclosing(self._adrive(run, messages, result)) as steps:
+        async with aclosing(self._adrive(run, self._flow(run, messages), result)) as steps:
             async for delta in steps:
                 if sink is not None:
                     sink.on_delta(delta)
@@ -128,7 +135,7 @@ class Talking(Facts):
     ) -> AsyncGenerator[Delta, None]:
         """``stream`` for asyncio. Wrap it in ``contextlib.aclosing`` when the loop may be left early."""
         run, _, messages = self._run(prompt, model, tools, schema, True, params)
-        async with aclosing(self._adrive(run, messages, aio.Result())) as steps:
+        async with aclosing(self._adrive(run, self._flow(run, messages), aio.Result())) as steps:
             async for delta in steps:
                 yield delta
 
@@ -171,6 +178,8 @@ class Talking(Facts):
     ) -> tuple[Run, Sink | None, list[Message]]:
         sink = as_sink(stream) if stream is not None else self._sink
         messages = as_messages(prompt) if prompt is not None else []
+        if not isinstance(prompt, str):
+            messages = self.state.unknown(messages)
         for index, message in enumerate(messages):
             jsontext.check(message.to_payload(), f"prompt[{index}]")
         self._trust(messages)
@@ -192,6 +201,7 @@ class Talking(Facts):
             file_roots=self.file_roots,
             trusted=frozenset(self._trusted),
             filter=self.filter,
+            compact=self.compactor.apply if self.compactor is not None else None,
             intercept=self.intercept,
             trace=self._trace,
             on_retry=sink.on_retry if sink is not None else None,
@@ -203,12 +213,12 @@ class Talking(Facts):
         """Paths in ``messages`` come from code in this process and may be read from anywhere."""
         self._trusted.update(m.id for m in messages if any(getattr(part, "path", None) for part in m.parts))
 
-    def _drive(self, run: Run, prompt: list[Message], sink: Sink | None) -> Generator[Delta, None, Response]:
+    def _drive(self, run: Run, flow: Flow[T]) -> Generator[Delta, None, T]:
         self._turns.acquire()
         world = sync.World(self._keeper, Interruption())
         self._interruption = world.interruption
         try:
-            return (yield from sync.iterate(turn(run, prompt), world))
+            return (yield from sync.iterate(flow, world))
         except BaseException as error:
             if (step := abandon(run)) is not None:
                 error.turn = step.turn  # type: ignore[attr-defined]
@@ -221,14 +231,12 @@ class Talking(Facts):
             self._interruption = None
             self._turns.release()
 
-    async def _adrive(
-        self, run: Run, prompt: list[Message], result: aio.Result[Response]
-    ) -> AsyncGenerator[Delta, None]:
+    async def _adrive(self, run: Run, flow: Flow[T], result: aio.Result[T]) -> AsyncGenerator[Delta, None]:
         await self._turns.aacquire()
         world = sync.World(self._keeper, Interruption())
         self._interruption = world.interruption
         try:
-            async with aclosing(aio.aiterate(turn(run, prompt), world, result)) as steps:
+            async with aclosing(aio.aiterate(flow, world, result)) as steps:
                 async for delta in steps:
                     yield delta
         except BaseException as error:
@@ -242,6 +250,43 @@ class Talking(Facts):
         finally:
             self._interruption = None
             self._turns.release()
+
+    def _flow(self, run: Run, prompt: list[Message]) -> Flow[Response]:
+        """The turn, after the summary that it makes room by, when that is due."""
+        how = self.compactor
+        if isinstance(how, Summarize) and how.due(run.state):
+            first = replace(run, id=clock.new_id(), model=how.model or run.model, stream=False, tools=(), schema=None)
+            yield from summarize(first, how.prompt, how.keep)
+        return (yield from turn(run, prompt))
+
+    def compact(self, summary: str | None = None, prompt: str | None = None, keep: int = 0) -> str:
+        """Let a summary stand for the conversation, but for system messages and the last ``keep`` messages.
+
+        ``summary`` gives it; without one the model writes it, asked with ``prompt``. Returns the summary.
+
+        Raises:
+            ProviderError: the model gave none; nothing has changed.
+        """
+        if summary is not None:
+            compact_by_hand(self.state, summary, keep)
+            if self._keeper is not FREE:
+                self._keeper.take(Step("keep", self.state, Turn(clock.new_id(), self.id)))
+            return summary
+        run, _, _ = self._run(None, None, (), None, None, None)
+        return _drain(self._drive(run, summarize(run, prompt, keep)), None)
+
+    async def acompact(self, summary: str | None = None, prompt: str | None = None, keep: int = 0) -> str:
+        """``compact`` for asyncio."""
+        if summary is not None:
+            compact_by_hand(self.state, summary, keep)
+            if self._keeper is not FREE:
+                await self._keeper.atake(Step("keep", self.state, Turn(clock.new_id(), self.id)))
+            return summary
+        run, _, _ = self._run(None, None, (), None, None, None)
+        result: aio.Result[str] = aio.Result()
+        async for _ in self._adrive(run, summarize(run, prompt, keep), result):
+            pass
+        return result.value or ""
 
     def _trace(self, hook: str, *args: Any) -> None:
         method = getattr(self.tracer, hook, None)
@@ -257,13 +302,13 @@ class Talking(Facts):
             interruption.set()
 
 
-def _drain(steps: Generator[Delta, None, Response], sink: Sink | None) -> Response:
+def _drain(steps: Generator[Delta, None, T], sink: Sink | None) -> T:
     while True:
         try:
             delta = next(steps)
         except StopIteration as stop:
-            response: Response = stop.value
-            return response
+            result: T = stop.value
+            return result
         if sink is not None:
             sink.on_delta(delta)
 

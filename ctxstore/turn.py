@@ -37,7 +37,7 @@ from .state import State
 from .tools import Tool, failed
 from .usage import Kind, Outcome, Turn, UsageEntry
 
-__all__ = ["Run", "abandon", "turn"]
+__all__ = ["Run", "abandon", "ask", "render", "save", "turn"]
 
 log = logging.getLogger("ctxstore")
 
@@ -63,6 +63,7 @@ class Run:
     trusted: frozenset[UUID] = frozenset()
     filter: Callable[[Message], Message] | None = None
     intercept: Callable[[ToolCall], ToolResult | None] | None = None
+    compact: Callable[[State], object] | None = None
     on_retry: Callable[[ProviderError, int], None] | None = None
     on_tool: Callable[[ToolCall, ToolResult], None] | None = None
     trace: Callable[..., None] = lambda *args: None
@@ -182,13 +183,13 @@ def _keep_results(run: Run, prompt: Sequence[Message]) -> Flow[list[Message]]:
     if results:
         mark = state.mark()
         state.append(results)
-        yield from _save(run, mark, Turn(run.id, state.id, tuple(results)))
+        yield from save(run, mark, Turn(run.id, state.id, tuple(results)))
     if not rest and not results and not state.messages:
         raise ConfigurationError("there is nothing to send: the prompt is empty and so is the conversation")
     return rest
 
 
-def _save(run: Run, mark: Any, turn: Turn) -> Flow[None]:
+def save(run: Run, mark: Any, turn: Turn) -> Flow[None]:
     """Have the keeper save the state; a lost race takes back what was appended since ``mark`` and keeps it as lost."""
     state = run.state
     state.pending_usage.extend(turn.usage)
@@ -212,6 +213,23 @@ def _request(run: Run, prompt: Sequence[Message]) -> Flow[Response]:
     unanswered = list(state.open_calls.values())
     closing = [tool_message(cancelled(call) for call in unanswered)] if unanswered else []
     new = (*closing, *prompt)
+    reply, message, entries = yield from ask(run, new)
+    mark = state.mark(whole=run.compact is not None)
+    state.head.provider, state.head.mode = run.provider.name, run.mode
+    state.append((*new, message))
+    state.head.compacted = False
+    if run.compact is not None:
+        run.compact(state)
+    yield from save(run, mark, Turn(run.id, state.id, (*new, message), tuple(entries)))
+    return Response(message, reply, run.schema)
+
+
+def ask(run: Run, new: tuple[Message, ...]) -> Flow[tuple[Reply, Message, list[UsageEntry]]]:
+    """One request with ``new`` after the history, sent again as far as the budget goes; nothing is changed.
+
+    Gives the reply, the message it makes, and the attempts there were. A failure is recorded and raised.
+    """
+    state = run.state
     request = ModelRequest(
         model=run.model,
         messages=tuple(render(state, run.instructions, new)),
@@ -228,7 +246,7 @@ def _request(run: Run, prompt: Sequence[Message]) -> Flow[Response]:
     entries: list[UsageEntry] = []
     begun = Turn(run.id, state.id, new)
     yield from keep(Step("begin", state, begun, wire.connect_timeout + wire.first_byte_timeout))
-    budget, retries = run.retry_budget, 0
+    retries = 0
     while True:
         run.attempts += 1
         attempt = run.open = _Attempt(run, new, entries)
@@ -240,7 +258,8 @@ def _request(run: Run, prompt: Sequence[Message]) -> Flow[Response]:
             partial, messages = attempt.unfinished()
             entries.append(attempt.entry("error", partial, error))
             run.open = None
-            delay = retry_delay(error, retries) if retries < budget and attempt.first is None else None
+            may_repeat = retries < run.retry_budget and attempt.first is None
+            delay = retry_delay(error, retries) if may_repeat else None
             if delay is None:
                 error.turn = Turn(run.id, state.id, messages, tuple(entries))
                 yield from _fail(Step("fail", state, error.turn), error)
@@ -254,14 +273,7 @@ def _request(run: Run, prompt: Sequence[Message]) -> Flow[Response]:
         entries.append(entry)
         run.trace("on_request_finish", request, reply)
         run.open = None
-        break
-    message = attempt.message(reply, entry, reply.choices[-1] if reply.choices else None)
-    mark = state.mark()
-    state.head.provider, state.head.mode = run.provider.name, run.mode
-    state.append((*new, message))
-    state.head.compacted = False
-    yield from _save(run, mark, Turn(run.id, state.id, (*new, message), tuple(entries)))
-    return Response(message, reply, run.schema)
+        return reply, attempt.message(reply, entry, reply.choices[-1] if reply.choices else None), entries
 
 
 def _exchange(run: Run, attempt: _Attempt, request: ModelRequest, wire: WireRequest) -> Flow[Reply]:
@@ -363,4 +375,4 @@ def _answer(run: Run, answers: Sequence[tuple[ToolCall, PolicyStatus, Tool | Non
     message = tool_message(ordered)
     mark = state.mark()
     state.append([message])
-    yield from _save(run, mark, Turn(run.id, state.id, (message,)))
+    yield from save(run, mark, Turn(run.id, state.id, (message,)))

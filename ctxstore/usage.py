@@ -9,8 +9,8 @@ tokens.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 if TYPE_CHECKING:
     from .messages import Message
 
-__all__ = ["COUNTS", "PICO", "Cost", "Price", "TokenUsage", "Turn", "UsageEntry"]
+__all__ = ["COUNTS", "PICO", "Cost", "Price", "Tier", "TokenUsage", "Turn", "UsageEntry"]
 
 PICO = 10**12
 """Pico-dollars in a dollar."""
@@ -75,6 +75,16 @@ class TokenUsage(BaseModel):
         """Nothing used: every count is 0."""
         return _ZERO
 
+    @classmethod
+    def sum(cls, parts: Iterable[TokenUsage]) -> TokenUsage:
+        """The sum of ``parts``, from 0: every count is a number."""
+        total: dict[str, Any] = dict.fromkeys(COUNTS, 0)
+        for part in parts:
+            for name, count in part.__dict__.items():
+                if count:
+                    total[name] += count
+        return cls.model_construct(**total)
+
     def __add__(self, other: TokenUsage) -> TokenUsage:
         if not isinstance(other, TokenUsage):
             return NotImplemented
@@ -103,10 +113,19 @@ _ZERO = TokenUsage(**dict.fromkeys(COUNTS, 0))
 
 
 @dataclass(frozen=True, slots=True)
+class Tier:
+    """Other rates for the whole of a request whose input is longer than ``above`` tokens, by the names in ``Price``."""
+
+    above: int
+    rates: Mapping[str, Decimal]
+
+
+@dataclass(frozen=True, slots=True)
 class Price:
     """USD per million tokens, each kind at its rate; None falls back to the rate of the whole it is a part of.
 
-    ``source`` says where the numbers come from and stands in the ledger beside the cost.
+    ``tiers`` are the rates of long requests, the shortest first. ``source`` says where the numbers come from and
+    stands in the ledger beside the cost.
     """
 
     input: Decimal
@@ -119,22 +138,36 @@ class Price:
     output_audio: Decimal | None = None
     input_image: Decimal | None = None
     source: str = "caller"
+    tiers: tuple[Tier, ...] = ()
 
     @classmethod
     def of(cls, rates: Mapping[str, Any], source: str = "caller") -> Price:
-        """From a mapping such as ``{"input": 3, "output": 15, "cache_read": 0.3}``."""
-        return cls(**{k: Decimal(str(v)) for k, v in rates.items() if v is not None}, source=source)
+        """From a mapping such as ``{"input": 3, "output": 15, "cache_read": 0.3}``.
+
+        ``"tiers": {200_000: {"input": 6, "output": 22.5}}`` gives the rates past that many tokens of input.
+        """
+        tiers = tuple(
+            Tier(int(above), _decimals(more)) for above, more in sorted((rates.get("tiers") or {}).items(), key=_above)
+        )
+        return cls(**_decimals({k: v for k, v in rates.items() if k != "tiers"}), source=source, tiers=tiers)
 
     def to_payload(self) -> dict[str, str]:
-        """The rates as exact decimal strings, with their source."""
-        names = (n for n in self.__dataclass_fields__ if getattr(self, n) is not None)
-        return {n: str(getattr(self, n)) for n in names}
+        """The rates as exact decimal strings, with their source; those of a tier as ``input_above_200000``."""
+        names = (n for n in self.__dataclass_fields__ if n != "tiers" and getattr(self, n) is not None)
+        out = {n: str(getattr(self, n)) for n in names}
+        out.update({f"{n}_above_{t.above}": str(rate) for t in self.tiers for n, rate in t.rates.items()})
+        return out
 
     def cost(self, usage: TokenUsage) -> Cost:
         """What ``usage`` costs; ``total`` is None when the input or the output is unknown."""
         if usage.input_tokens is None or usage.output_tokens is None:
             return Cost()
-        read, write, hour = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0, usage.cache_write_1h_tokens or 0
+        for tier in reversed(self.tiers):
+            if usage.input_tokens > tier.above:
+                rates: dict[str, Any] = {**tier.rates, "tiers": ()}
+                return replace(self, **rates).cost(usage)
+        read, write = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
+        hour = usage.cache_write_1h_tokens or 0
         audio_in, audio_out = usage.input_audio_tokens or 0, usage.output_audio_tokens or 0
         image, reasoning = usage.input_image_tokens or 0, usage.reasoning_tokens or 0
         if self.input_audio is None:
@@ -161,6 +194,14 @@ class Price:
         picos = {k: int((v * PICO / 1_000_000).to_integral_value()) for k, v in parts.items()}
         dollars: dict[str, Any] = {k: _usd(v) for k, v in picos.items()}
         return Cost(total=_usd(sum(picos.values())), **dollars)
+
+
+def _decimals(rates: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: Decimal(str(v)) for k, v in rates.items() if v is not None}
+
+
+def _above(tier: tuple[Any, Any]) -> int:
+    return int(tier[0])
 
 
 def _usd(pico: int) -> Decimal:

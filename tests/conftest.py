@@ -44,12 +44,12 @@ SERVERS = _servers()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "database" in metafunc.fixturenames:
+    if "_server" in metafunc.fixturenames:
         names = ["sqlite", *SERVERS]
         marker = metafunc.definition.get_closest_marker("databases")
         if marker is not None:
             names = [n for n in names if n in marker.args]
-        metafunc.parametrize("database", names, indirect=True)
+        metafunc.parametrize("_server", names, indirect=True)
 
 
 # -- a database of our own on each
@@ -174,7 +174,7 @@ def _template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, _own_databases: dict[str, _Server | str]) -> _Server | None:
+def _server(request: pytest.FixtureRequest, _own_databases: dict[str, _Server | str]) -> _Server | None:
     """The server that this test runs on, None for SQLite."""
     name = request.param
     if name == "sqlite":
@@ -196,23 +196,23 @@ def database(request: pytest.FixtureRequest, _own_databases: dict[str, _Server |
 
 
 @pytest.fixture
-def empty_url(database: _Server | None, tmp_path: Path) -> str:
+def empty_url(_server: _Server | None, tmp_path: Path) -> str:
     """The sync URL of a database with nothing in it. For SQLite the file does not exist yet."""
-    if database is None:
+    if _server is None:
         return f"sqlite:///{tmp_path}/empty.db"
-    database.empty()
-    return database.url
+    _server.empty()
+    return _server.url
 
 
 @pytest.fixture
-def url(request: pytest.FixtureRequest, database: _Server | None, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, _server: _Server | None, tmp_path: Path) -> str:
     """The sync URL of a database with ctxstore's tables at head and no rows."""
-    if database is None:
+    if _server is None:
         path = tmp_path / "app.db"
         shutil.copyfile(request.getfixturevalue("_template"), path)
         return f"sqlite:///{path}"
-    database.clean()
-    return database.url
+    _server.clean()
+    return _server.url
 
 
 @pytest.fixture

@@ -19,24 +19,14 @@ import ctxstore
 ROOT = Path(ctxstore.__file__).parent
 
 FLOORS = (
-    ("errors", "clock", "jsontext"),
-    ("usage", "messages", "tools"),
+    ("errors", "clock", "jsontext", "files"),
+    ("usage", "messages", "prompts", "tools"),
     ("payload", "providers"),
     (
-        "effects",
-        "sink",
-        "policy",
-        "repair",
-        "response",
-        "state",
-        "snapshot",
-        "keeper",
-        "turn",
-        "compaction",
-        "runtime",
-        "context",
+        *("effects", "sink", "policy", "repair", "response", "state", "snapshot", "keeper", "turn", "compaction"),
+        *("runtime", "facts", "talking", "context"),
     ),
-    ("store",),
+    ("store", "interop"),
     ("orm",),
     ("testing", "cli"),
 )
@@ -47,7 +37,7 @@ LIBRARIES = {
     "httpx": ("runtime",),
     "httpx2": ("runtime",),
     "httpcore": ("runtime",),
-    "sqlalchemy": ("store", "orm", "cli", "testing"),
+    "sqlalchemy": ("store", "interop", "orm", "cli", "testing"),
     "alembic": ("store", "orm"),
     "genai_prices": ("providers",),
     "typer": ("cli",),

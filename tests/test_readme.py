@@ -1,16 +1,18 @@
 """The README says what is true: its code runs, its commands work, its lists are complete.
 
-The Python blocks of a section (``##``) run in order in one namespace, in an empty folder. A comment ``<!--test ... -->``
-runs with them and is not seen by the reader: it puts a scripted provider in the place of one that needs a key, and
-checks what the block before it did. Lines that begin with ``ctxstore`` in ``sh`` blocks run too.
+The Python blocks of a section (``##``) run in order in one namespace, in an empty folder. A comment
+``<!--test ... -->`` runs with them and is not seen by the reader: it puts a scripted provider in the place of one that
+needs a key, and checks what the block before it did. Lines that begin with ``ctxstore`` in ``sh`` blocks run too.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -56,10 +58,13 @@ def test_the_code_of_a_section_runs(
     from ctxstore.cli import main
 
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "readme", "monkeypatch": monkeypatch, "scripted": scripted}
+    module = ModuleType("readme")
+    monkeypatch.setitem(sys.modules, "readme", module)
+    namespace = vars(module)
+    namespace |= {"monkeypatch": monkeypatch, "scripted": scripted}
     for language, code, line in SECTIONS[title]:
         if language == "python":
-            exec(compile("\n" * (line - 1) + code, str(README), "exec"), namespace)
+            exec(compile("\n" * (line - 1) + code, str(README), "exec", dont_inherit=True), namespace)
             continue
         for command in code.splitlines():
             words = shlex.split(command, comments=True)
@@ -91,6 +96,34 @@ def test_every_column_and_error_is_in_the_readme() -> None:
 
     text = README.read_text()
     assert not [n for n in ctxstore.errors.__all__ if f"`{n}`" not in text]
-    parts = {t.name: text.split(f"### `{t.name}`")[1].split("\n## ")[0].split("\n### ")[0] for t in metadata.sorted_tables}
-    missing = [f"{t.name}.{c.name}" for t in metadata.sorted_tables for c in t.columns if f"`{c.name}`" not in parts[t.name]]
+    parts = {
+        t.name: text.split(f"### `{t.name}`")[1].split("\n## ")[0].split("\n### ")[0] for t in metadata.sorted_tables
+    }
+    missing = [
+        f"{t.name}.{c.name}" for t in metadata.sorted_tables for c in t.columns if f"`{c.name}`" not in parts[t.name]
+    ]
     assert not missing
+
+
+def test_every_provider_is_in_the_readme() -> None:
+    from ctxstore import providers
+
+    text = README.read_text()
+    assert not [n for n in providers.__all__ if f"`{n}" not in text]
+
+
+def test_every_view_and_its_columns_are_in_the_readme(tmp_path: Path) -> None:
+    import sqlalchemy as sa
+
+    from ctxstore import Store
+    from ctxstore.usage import COUNTS
+
+    url = f"sqlite:///{tmp_path}/app.db"
+    with Store(url) as store:
+        store.upgrade()
+    engine = sa.create_engine(url)
+    rows = {line.split("`")[1]: line for line in README.read_text().splitlines() if line.startswith("| `ctxstore_")}
+    for view in sa.inspect(engine).get_view_names():
+        columns = {c["name"] for c in sa.inspect(engine).get_columns(view)}
+        assert not [c for c in columns - set(COUNTS) if f"`{c}`" not in rows[view]], view
+    engine.dispose()

@@ -40,7 +40,8 @@ def test_the_archives_hold_what_they_should(dist: Path) -> None:
     assert {n.split("/")[0].split("-")[0] for n in names} == {"ctxstore"}, "nothing else lands in site-packages"
     assert not [n for n in names if "__pycache__" in n]
     (source,) = dist.glob("*.tar.gz")
-    top = {n.split("/")[1] for n in tarfile.open(source).getnames() if "/" in n}
+    with tarfile.open(source) as archive:
+        top = {n.split("/")[1] for n in archive.getnames() if "/" in n}
     assert {"ctxstore", "migrations", "tests", "Makefile", "README.md", "LICENSE", "pyproject.toml"} <= top
 
 

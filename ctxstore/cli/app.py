@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import CtxstoreError
-from . import chat, contexts, db, demo, usage
+from . import chat, contexts, db, demo, move, usage
 from .text import clean
 
 __all__ = ["run"]
@@ -24,15 +24,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(db.app, name="db")
-for group in (contexts, usage, chat, demo):
+for group in (contexts, usage, chat, demo, move):
     group.register(app)
 
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        typer.echo(f"ctxstore {version('ctxstore')}")
+        try:
+            found = version("ctxstore")
+        except PackageNotFoundError:
+            found = "from a folder, not installed"
+        typer.echo(f"ctxstore {found}")
         raise typer.Exit
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -39,6 +40,10 @@ def chat(
     system: Annotated[
         str | None, typer.Option("--system", help="What a new context begins with, as its system message.")
     ] = None,
+    base_url: Annotated[
+        str | None,
+        typer.Option("--base-url", metavar="URL", help="Where the provider is, when not at its own address."),
+    ] = None,
 ) -> None:
     """Talk to a model; the conversation is kept and goes on with --id.
 
@@ -47,7 +52,7 @@ def chat(
     """
     out = console()
     typing = sys.stdin.isatty()
-    llm = _provider(model)
+    llm = _provider(model, base_url)
     with open_store(db) as store:
         if identity is None:
             ctx = store.create(llm, owner=owner)
@@ -71,10 +76,10 @@ def chat(
             out.print(said(f"kept; go on with: ctxstore chat --model {model} --id {ctx.id}", "bright_black"))
 
 
-def _provider(text: str) -> Provider:
+def _provider(text: str, base_url: str | None = None) -> Provider:
     from .. import providers
 
-    return providers.provider(text)
+    return providers.provider(text, base_url=base_url)
 
 
 def _ask(out: Console, typing: bool) -> str | None:
@@ -118,7 +123,8 @@ def _ctrl_c_interrupts(ctx: Context) -> Iterator[None]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, before)
-        ctx.interrupt()
+        # not in this thread: it may stand inside a lock that interrupt() takes
+        threading.Thread(target=ctx.interrupt, daemon=True).start()
 
     before = signal.signal(signal.SIGINT, on_signal)
     try:

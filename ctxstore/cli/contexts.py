@@ -1,9 +1,9 @@
-"""``ctxstore list``, ``show``, ``archive``, ``delete``: the conversations themselves."""
+"""Conversations: ``ctxstore list``, ``show``, ``search``, ``fork``, ``archive``, ``delete``, ``purge``."""
 
 from __future__ import annotations
 
 import sys
-from decimal import Decimal
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,42 +13,23 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import ConfigurationError
-from ..usage import COUNTS, PICO
-from .options import DEFAULT, Database, Identity, Json, Owner, open_store
+from ..store import StoredContext
+from .options import DEFAULT, Database, Identity, Json, Owner, age, open_store
 from .text import console, count, dollars, print_json, said, short, when
 from .voices import print_message
 
 __all__ = ["register"]
-
-COLUMNS = (
-    "id",
-    "owner",
-    "title",
-    "provider",
-    "model",
-    "mode",
-    "message_count",
-    "context_used",
-    "context_window",
-    *COUNTS,
-    "unpriced",
-    "compacted",
-    "forked_from",
-    "forked_at",
-    "created_at",
-    "updated_at",
-    "archived_at",
-    "schema_version",
-    "revision",
-)
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     app.command("list")(list_)
     app.command()(show)
+    app.command()(search)
+    app.command()(fork)
     app.command()(archive)
     app.command()(delete)
+    app.command()(purge)
 
 
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")]
@@ -57,7 +38,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Ho
 def list_(
     db: Database = DEFAULT,
     owner: Owner = None,
-    archived: Annotated[bool, typer.Option("--archived", help="Those that were archived, too.")] = False,
+    archived: Annotated[bool, typer.Option("--archived", help="Those in the archive.")] = False,
     limit: Limit = 50,
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Go on where an earlier list ended.")
@@ -79,17 +60,13 @@ def list_(
         out.print(said(f"more: --after {found[-1].cursor}", "bright_black"), soft_wrap=True)
 
 
-def _fields(row: Any) -> dict[str, Any]:
-    return {**{name: getattr(row, name) for name in COLUMNS}, "cost_usd": _cost(row)}
+def _fields(row: StoredContext) -> dict[str, Any]:
+    return {**row.to_dict(), "cost_usd": row.cost}
 
 
-def _cost(row: Any) -> Decimal | None:
-    return None if row.cost_pico_usd is None else Decimal(row.cost_pico_usd) / PICO
-
-
-def _table(out: Console, rows: Any) -> Table:
+def _table(out: Console, rows: Sequence[StoredContext]) -> Table:
     wide = out.width >= 110
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     table.add_column("id", style="cyan", no_wrap=True, min_width=36)
     table.add_column("last turn", no_wrap=True)
     if wide or any(r.owner is not None for r in rows):
@@ -110,7 +87,7 @@ def _table(out: Console, rows: Any) -> Table:
             "messages": count(row.message_count),
             "msgs": count(row.message_count),
             "tokens": count(row.total_tokens),
-            "cost": dollars(_cost(row)),
+            "cost": dollars(row.cost),
         }
         table.add_row(*(said(cells[name]) for name in names))
     return table
@@ -144,11 +121,11 @@ def show(
         print_message(out, row.message)
 
 
-def _summary(row: Any) -> Table:
+def _summary(row: StoredContext) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bright_black", no_wrap=True)
     table.add_column()
-    cost = dollars(_cost(row)) + (f" and {count(row.unpriced)} replies without a price" if row.unpriced else "")
+    cost = dollars(row.cost) + (f" and {count(row.unpriced)} replies without a price" if row.unpriced else "")
     window = f" of {count(row.context_window)}" if row.context_window else ""
     lines = {
         "id": Text(str(row.id), "cyan"),
@@ -159,13 +136,54 @@ def _summary(row: Any) -> Table:
         "archived": row.archived_at and said(when(row.archived_at)),
         "fork of": row.forked_from and said(f"{row.forked_from} at position {row.forked_at}"),
         "messages": said(count(row.message_count) + (", compacted" if row.compacted else "")),
-        "tokens": said(f"{count(row.total_tokens)}, {dollars(_cost(row)) and cost}"),
+        "tokens": said(f"{count(row.total_tokens)}, {dollars(row.cost) and cost}"),
         "length": row.context_used is not None and said(f"{count(row.context_used)}{window} tokens"),
     }
     for name, value in lines.items():
         if value:
             table.add_row(name, value)
     return table
+
+
+def search(
+    text: Annotated[str, typer.Argument(help="What to look for, as it stands in a message.")],
+    db: Database = DEFAULT,
+    owner: Owner = None,
+    limit: Limit = 50,
+    as_json: Json = False,
+) -> None:
+    """Find messages by their text, in any conversation; the newest first."""
+    with open_store(db) as store:
+        found = store.search(text, owner=owner, limit=limit)
+    if as_json:
+        print_json([{"context_id": m.context_id, "position": m.position, **m.message.to_payload()} for m in found])
+        return
+    out = console()
+    if not found:
+        out.print(said("nothing found", "bright_black"))
+    for row in found:
+        out.print(said(row.context_id, "cyan").append(f"  at {row.position}", "bright_black"), soft_wrap=True)
+        print_message(out, row.message)
+
+
+def fork(
+    identity: Identity,
+    db: Database = DEFAULT,
+    owner: Owner = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="POSITION", help="The last message of the fork: its position or its id."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Begin another conversation with the messages of this one; the first stays as it is."""
+    place = int(at) if at is not None and at.isdecimal() else at
+    with open_store(db) as store:
+        made = store.fork(identity, at=place, owner=owner)
+    if as_json:
+        print_json(_fields(made))
+    else:
+        console().print(said(f"forked into {made.id}: {count(made.message_count)} messages"))
 
 
 def archive(
@@ -189,10 +207,46 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a conversation for good; what it used stays in the ledger."""
-    if not yes:
-        if not sys.stdin.isatty():
-            raise ConfigurationError("this deletes for good: say --yes")
-        typer.confirm(f"Delete {identity} for good?", abort=True)
+    _sure(f"Delete {identity} for good?", yes)
     with open_store(db) as store:
         store.delete(identity, owner=owner, erase_usage=erase_usage)
     console().print(said(f"deleted {identity}"))
+
+
+def purge(
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="AGE", help="Those without a turn for so long: 90d, 12w, 24h.")
+    ],
+    db: Database = DEFAULT,
+    owner: Owner = None,
+    remove: Annotated[bool, typer.Option("--delete", help="Delete them for good, instead of archiving them.")] = False,
+    erase_usage: Annotated[
+        bool, typer.Option("--erase-usage", help="With --delete: what they used leaves the ledger too.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before deleting.")] = False,
+) -> None:
+    """Archive or delete what is old, in small transactions; stop it at any time and run it again."""
+    span = age(older_than)
+    if span is None:
+        raise typer.BadParameter(f"{older_than!r} is no age: write 90d, 12w or 24h", param_hint="--older-than")
+    if remove:
+        _sure(f"Delete what had no turn for {older_than}, for good?", yes)
+    err = console(err=True)
+    with open_store(db) as store:
+        with err.status("0 so far") as status:
+            number = store.purge(
+                span,
+                owner=owner,
+                action="delete" if remove else "archive",
+                erase_usage=erase_usage,
+                progress=lambda n: status.update(f"{count(n)} so far"),
+            )
+    console().print(said(f"{'deleted' if remove else 'archived'} {count(number)}"))
+
+
+def _sure(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigurationError("this deletes for good: say --yes")
+    typer.confirm(question, abort=True)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.table import Table
 
-from ..errors import DatabaseNotUpgradedError
+from ..errors import DatabaseNotUpgradedError, SchemaVersionError
+from ..payload.upcasts import current as current_version
 from ..store import migrations
+from ..store.bulk import unreadable
 from .options import DEFAULT, Database, Json, open_store
 from .text import console, print_json, said
 
@@ -45,18 +50,47 @@ def current(db: Database = DEFAULT, as_json: Json = False) -> None:
 
 @app.command()
 def check(db: Database = DEFAULT, as_json: Json = False) -> None:
-    """Exit with 1 when the tables are not in the version that this program needs: for deployments."""
+    """Exit with 1 when the tables are not in the version that this program needs: for deployments.
+
+    Saved payloads are counted by their version, and so is what this program cannot read, which is 1 too.
+    """
+    head = migrations.head()
     with open_store(db) as store:
         found = store.current()
-    head = migrations.head()
+        counts = store.payload_versions() if found == head else []
+    beyond = unreadable(counts)
     if as_json:
-        print_json({"current": found, "head": head, "ok": found == head})
+        payloads = [
+            {"table": t, "schema_version": v, "rows": n, "readable": not unreadable([(t, v, n)])} for t, v, n in counts
+        ]
+        ok = found == head and not beyond
+        print_json({"current": found, "head": head, "ok": ok, "payloads": payloads, "unreadable": beyond})
     if found != head:
         raise DatabaseNotUpgradedError(
             f"the tables are at {found or 'nothing'} and this program needs {head}; run: ctxstore db upgrade"
         )
     if not as_json:
         console().print(said(f"at {found}, as this program needs"))
+        if counts:
+            console().print(_versions(counts))
+    if beyond:
+        raise SchemaVersionError(
+            f"{beyond:,} rows are in a payload version that this program cannot read: a newer ctxstore wrote them, and "
+            "there is no way down; run the newer one"
+        )
+
+
+def _versions(counts: Sequence[tuple[str, int | None, int]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in ("table", "payload version", "rows", ""):
+        table.add_column(name, justify="right" if name in ("payload version", "rows") else "left")
+    for name, version, rows in counts:
+        if unreadable([(name, version, rows)]):
+            note = said("cannot be read by this program", "red")
+        else:
+            note = said("" if version == current_version() else "older: ctxstore migrate moves it up", "bright_black")
+        table.add_row(said(name), said("–" if version is None else version), said(f"{rows:,}"), note)
+    return table
 
 
 @app.command()

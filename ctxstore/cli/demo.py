@@ -21,6 +21,7 @@ from rich.text import Text
 
 from ..context import Context
 from ..errors import StoreError
+from ..policy import ToolPolicy
 from ..store import Store
 from ..testing import ScriptedProvider
 from ..tools import tool
@@ -30,7 +31,7 @@ from .voices import Live, Voice, print_message
 
 __all__ = ["register"]
 
-PRICES = {
+PRICES: dict[str, dict[str, float]] = {
     "scripted-small": {"input": 3, "output": 15, "cache_read": 0.3},
     "scripted-large": {"input": 15, "output": 75},
 }
@@ -113,8 +114,9 @@ def _first(out: Console, path: Path, pace: float) -> None:
     with Store(f"sqlite:///{path}") as store:
         store.upgrade()
         _act(out, 1, f"process {os.getpid()} talks, and calls a tool")
+        policy = ToolPolicy(allow=["stock"])
         llm = ScriptedProvider(FIRST, model="scripted-small", prices=PRICES)
-        ctx = store.create(llm, owner="shop", tools=[stock], metadata={"customer": "Ms Okafor"})
+        ctx = store.create(llm, owner="shop", tools=[stock], tool_policy=policy, metadata={"customer": "Ms Okafor"})
         ctx.system("You help in a tea shop. Be brief.")
         print_message(out, ctx.messages[0])
         _turn(out, ctx, "Are there blue teapots left?", pace)
@@ -131,6 +133,7 @@ def _first(out: Console, path: Path, pace: float) -> None:
         _act(out, 3, "what it used: one SELECT over plain columns, no conversation is read")
         out.print()
         print_usage(out, store.usage(by=("model",)), ("model",))
+        out.print()
 
 
 def _second(out: Console, path: Path, identity: str, pace: float) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +16,10 @@ from sqlalchemy.exc import ArgumentError
 from ..errors import ConfigurationError, StoreError
 from ..store import Store
 
-__all__ = ["DEFAULT", "Database", "Identity", "Json", "Owner", "open_store", "url_of"]
+__all__ = ["DEFAULT", "Database", "Identity", "Json", "Owner", "age", "open_store", "url_of"]
+
+_AGE = re.compile(r"(\d{1,5})([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 168}
 
 DEFAULT = "sqlite:///ctxstore.db"
 
@@ -45,6 +50,12 @@ def url_of(text: str) -> str:
     except ArgumentError as error:
         raise ConfigurationError(f"--db is no database URL: {error}") from error
     return text
+
+
+def age(text: str) -> dt.timedelta | None:
+    """A time span such as 24h, 7d or 2w; None when ``text`` is none."""
+    found = _AGE.fullmatch(text)
+    return None if found is None else dt.timedelta(hours=int(found[1]) * _HOURS[found[2]])
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import re
 import sys
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -13,7 +14,19 @@ from uuid import UUID
 from rich.console import Console
 from rich.text import Text
 
-__all__ = ["bar", "clean", "console", "count", "dollars", "print_json", "said", "short", "when"]
+__all__ = [
+    "bar",
+    "cell",
+    "clean",
+    "console",
+    "count",
+    "dollars",
+    "print_json",
+    "said",
+    "short",
+    "sparkline",
+    "when",
+]
 
 # C0 but newline and tab, DEL, C1, lone surrogates, and the marks that turn the direction of text
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
@@ -75,6 +88,18 @@ def bar(share: float, width: int) -> str:
         eighths = max(eighths, 1)
     full, rest = divmod(eighths, 8)
     return "█" * full + ("▏▎▍▌▋▊▉"[rest - 1] if rest else "")
+
+
+def sparkline(values: Sequence[int]) -> str:
+    """One column a value, as high as it is against the highest; nothing at all is a dot."""
+    most = max(values, default=0) or 1
+    return "".join("▁▂▃▄▅▆▇█"[min(7, v * 8 // most)] if v > 0 else "·" for v in values)
+
+
+def cell(value: object) -> str:
+    """A value for CSV: no control character, and nothing that a spreadsheet would take for a formula."""
+    text = "" if value is None else clean(str(value))
+    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r", "\n"} else text
 
 
 def print_json(value: Any) -> None:

@@ -43,7 +43,7 @@ class Voice:
         self._text_style = text_style
         self._width = max(16, console.width - GUTTER - 1)
         self._column = 0
-        self._word = ""
+        self._word = self._space = ""
         self._open = False
 
     def __enter__(self) -> Self:
@@ -60,10 +60,10 @@ class Voice:
             if piece == "\n":
                 self._flush()
                 self._line()
+                self._space = ""
             elif piece.isspace():
                 self._flush()
-                if 0 < self._column < self._width:
-                    self._put(" " * min(cell_len(piece.expandtabs(4)), self._width - self._column))
+                self._space += piece.expandtabs(4)
             else:
                 self._word += piece
 
@@ -72,13 +72,19 @@ class Voice:
         self._flush()
         if self._open:
             self._console.print()
-            self._open, self._column = False, 0
+        self._open, self._column, self._space = False, 0, ""
 
     def _flush(self) -> None:
-        word, self._word = self._word, ""
-        if word and self._column and self._column + cell_len(word) > self._width:
+        """Show the word that is whole now, and the space before it unless the line breaks there."""
+        if not self._word:
+            return
+        word, space = self._word, self._space
+        self._word = self._space = ""
+        if self._column + cell_len(space + word) > self._width and self._column:
             self._line()
-        for chunk in chop_cells(word, self._width) if word else ():
+        elif cell_len(space) < self._width:
+            self._put(space)
+        for chunk in chop_cells(word, self._width):
             if self._column + cell_len(chunk) > self._width:
                 self._line()
             self._put(chunk)

@@ -37,8 +37,10 @@ __all__ = [
     "load",
     "load_head",
     "load_messages",
+    "load_parsed",
     "message_id_of",
     "parse",
+    "stable_id",
 ]
 
 _DOCUMENT, _MESSAGE = -4, -2
@@ -97,15 +99,19 @@ def context_id_of(document: Mapping[str, Any] | str | bytes) -> UUID:
     return _id_of(parse(document))
 
 
-def _id_of(content: Mapping[str, Any]) -> UUID:
-    since = max(min(_times_of(_messages_of(content)), default=_EPOCH) - _EPOCH, dt.timedelta())
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return _uuid7(since // dt.timedelta(milliseconds=1), text.encode())
+def _id_of(content: Mapping[str, Any], place: str | None = None) -> UUID:
+    text = place if place is not None else json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return stable_id(min(_times_of(_messages_of(content)), default=_EPOCH), text)
 
 
 def message_id_of(context_id: UUID, position: int) -> UUID:
     """The id of a message that came without one, the same every time: from its context's id and its position."""
     return _uuid7(context_id.int >> 80, context_id.bytes + position.to_bytes(8, "big"))
+
+
+def stable_id(time: dt.datetime, place: str) -> UUID:
+    """The id of what stands at ``place``, which names it and nothing else, since ``time``: the same every time."""
+    return _uuid7(max(time - _EPOCH, dt.timedelta()) // dt.timedelta(milliseconds=1), place.encode())
 
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -152,10 +158,13 @@ def parse(data: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
     return content
 
 
-def load(data: Mapping[str, Any] | str | bytes, *, context_id: UUID | None = None) -> Document:
+def load(
+    data: Mapping[str, Any] | str | bytes, *, context_id: UUID | None = None, place: str | None = None
+) -> Document:
     """A whole payload of any version, as values of the current one.
 
-    ``context_id`` wins over the payload's own id; with neither, the id is ``context_id_of(data)``. A payload id that
+    ``context_id`` wins over the payload's own id; with neither, the id is made from ``place``, which names where the
+    payload stands and nothing else does, and without one it is ``context_id_of(data)``. A payload id that
     is no UUIDv7 is kept in the metadata as ``payload_id``. Messages without an id get ``message_id_of`` theirs.
 
     Raises:
@@ -163,14 +172,18 @@ def load(data: Mapping[str, Any] | str | bytes, *, context_id: UUID | None = Non
         PayloadError: it is no payload, or a part of it is not what it must be; the path says which.
     """
     with _collector_held():
-        content = parse(data)
-        _messages_of(content)
-        raw = upcasts.upcast_document(content, content["schema_version"])
-        messages = _messages_of(raw)
-        if context_id is None:
-            context_id = clock.parse_id(raw["id"]) if clock.is_uuid7(raw.get("id")) else _id_of(content)
-        head = _head(raw, context_id, messages)
-        return Document(head, _validated(_with_ids(messages, context_id)))
+        return load_parsed(parse(data), context_id=context_id, place=place)
+
+
+def load_parsed(content: dict[str, Any], *, context_id: UUID | None = None, place: str | None = None) -> Document:
+    """``load`` of what ``parse`` gave."""
+    _messages_of(content)
+    raw = upcasts.upcast_document(content, content["schema_version"])
+    messages = _messages_of(raw)
+    if context_id is None:
+        context_id = clock.parse_id(raw["id"]) if clock.is_uuid7(raw.get("id")) else _id_of(content, place)
+    head = _head(raw, context_id, messages)
+    return Document(head, _validated(_with_ids(messages, context_id)))
 
 
 def dump(document: Document, projections: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -387,7 +400,7 @@ def _all_at_once(texts: Sequence[str]) -> list[Message] | None:
 @contextmanager
 def _collector_held() -> Iterator[None]:
     """Hold the garbage collector: it would walk tens of thousands of new objects again and again, none of which can be
-    garbage yet, and take a third of the time."""
+    garbage yet, and double the time."""
     held = gc.isenabled()
     gc.disable()
     try:
@@ -458,11 +471,15 @@ def _refusal(error: ValidationError, data: Any, path: str) -> PayloadError:
     """What pydantic found, by the path into ``data`` rather than through the branches of its unions."""
     best, said = "", ""
     for found in error.errors(include_url=False, include_input=False, include_context=False):
-        at, here = "", data
-        for item in found["loc"]:
+        at, here, tag = "", data, True
+        last = len(found["loc"]) - 1
+        for depth, item in enumerate(found["loc"]):
+            if tag and isinstance(here, dict) and here.get("type") == item:
+                tag = False  # the branch of a union that is told by the part's type
+                continue
             if _holds(here, item):
-                here = here[item]
-            elif found["type"] != "missing" or item != found["loc"][-1]:
+                here, tag = here[item], True
+            elif found["type"] != "missing" or depth != last:
                 continue  # the name of a branch
             at += f"[{item}]" if isinstance(item, int) else f".{item}"
         if not said or len(at) > len(best):

@@ -83,7 +83,8 @@ def upcast_document(document: Mapping[str, Any], version: int) -> Json:
 
 
 def _source(document: Json) -> Source:
-    calls = (c for m in document.get("messages") or () for c in (m.get("tools") or ()) if isinstance(c, dict))
+    listed = (m.get("tools") for m in document.get("messages") or ())
+    calls = (c for tools in listed if isinstance(tools, list) for c in tools if isinstance(c, dict))
     ids = frozenset(c["id"] for c in calls if isinstance(c.get("id"), str))
     return Source(_text_or_none(document.get("provider")), _text_or_none(document.get("model")), ids)
 

@@ -79,7 +79,7 @@ def error_of(
     message, code, kind, number = _fields(parsed)
     if status is None or 200 <= status < 300:
         words = f"{code or ''} {kind or ''}".lower()
-        status = number or next((s for word, s in _STATUS_OF_WORD if word in words), None)
+        status = number or next((s for word, s in _STATUS_OF_WORD if word in words), status)
     if message is None:
         message = _without_words(status, headers, text)
     about = f"{code or ''} {kind or ''} {message} {_details(parsed)}"

@@ -101,17 +101,25 @@ async def aiterate(flow: Flow[T], world: World, result: Result[T]) -> AsyncGener
 async def _or_interrupt(wait: Awaitable[T], interruption: Interruption) -> T:
     """The result of ``wait``, or Interrupted as soon as the switch is thrown, from whatever thread."""
     task = asyncio.ensure_future(wait)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     loop = asyncio.get_running_loop()
     remove = interruption.on_interrupt(lambda: loop.call_soon_threadsafe(task.cancel))
     try:
-        return await task
+        # to await the task would hand every cancellation on to it, and a cancel scope of anyio cancels again and again:
+        # what the task does to end in order would be cut off
+        await asyncio.wait([task])
     except asyncio.CancelledError:
-        if interruption.is_set and not (me := asyncio.current_task()) is None and not me.cancelling():
-            raise Interrupted() from None
         task.cancel()
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            pass
         raise
     finally:
         remove()
+    if task.cancelled() and interruption.is_set:
+        raise Interrupted()
+    return task.result()
 
 
 async def ainvoke(calls: Sequence[BoundCall], strategy: str) -> list[ToolResult]:

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError, Interrupted
@@ -33,12 +34,15 @@ class Interruption:
             raise Interrupted()
 
     def set(self) -> None:
-        """Throw it: everyone registered is woken, in the calling thread."""
+        """Throw it: everyone registered is woken once, in the calling thread."""
         with self._lock:
+            callbacks = [] if self._event.is_set() else list(self._callbacks.values())
             self._event.set()
-            callbacks = list(self._callbacks.values())
         for callback in callbacks:
-            callback()
+            try:
+                callback()
+            except RuntimeError:
+                pass  # its loop is closed: nobody waits there any more
 
     def on_interrupt(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Have ``callback`` called when it is thrown, at once if it was. Returns what takes the callback back."""
@@ -61,66 +65,101 @@ class Interruption:
         self.check()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Caller:
+    """Who asks for a turn: the task, None for plain code, with the thread and the loop that it runs in."""
+
+    task: asyncio.Task[Any] | None
+    loop: asyncio.AbstractEventLoop | None
+    thread: int
+    wake: Callable[[], object]
+
+    def waits_for_itself(self, holder: _Caller) -> bool:
+        """Whether ``holder`` cannot go on while this caller waits."""
+        if self.task is None:
+            return self.thread == holder.thread
+        return self.task is holder.task or (
+            holder.task is None and self.thread == holder.thread and self.loop is not holder.loop
+        )
+
+
 class TurnQueue:
     """First come, first served, for threads and tasks alike: turns of one context never interleave."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holder: Any = None
-        self._waiting: deque[tuple[Any, Callable[[], object]]] = deque()
+        self._holder: _Caller | None = None
+        self._waiting: deque[_Caller] = deque()
 
     def acquire(self) -> None:
-        """Wait for this thread's turn."""
-        me = threading.get_ident()
+        """Wait for this thread's turn.
+
+        Raises:
+            ConfigurationError: it could never come, because the turn under way needs this thread to go on.
+        """
         woken = threading.Event()
-        entry = (me, woken.set)
-        if not self._enter(entry):
+        loop = asyncio._get_running_loop()
+        me = _Caller(None, loop, threading.get_ident(), woken.set)
+        if not self._enter(me):
             try:
                 woken.wait()
             except BaseException:
-                self._leave(entry)
+                self._leave(me)
                 raise
 
     async def aacquire(self) -> None:
-        """Wait for this task's turn."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        """Wait for this task's turn.
+
+        Raises:
+            ConfigurationError: as ``acquire``.
+        """
+        loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 
         def wake() -> None:
             if not future.done():
                 future.set_result(None)
 
-        entry = (task, lambda: loop.call_soon_threadsafe(wake))
-        if not self._enter(entry):
+        me = _Caller(
+            asyncio.current_task(), loop, threading.get_ident(), lambda: loop.call_soon_threadsafe(wake)
+        )
+        if not self._enter(me):
             try:
                 await future
             except BaseException:
-                self._leave(entry)
+                self._leave(me)
                 raise
 
     def release(self) -> None:
         """Let the next one in."""
-        with self._lock:
-            self._holder, wake = self._waiting.popleft() if self._waiting else (None, None)
-        if wake is not None:
-            wake()
+        while True:
+            with self._lock:
+                self._holder = self._waiting.popleft() if self._waiting else None
+                holder = self._holder
+            if holder is None:
+                return
+            try:
+                holder.wake()
+                return
+            except RuntimeError:
+                pass  # its loop was closed while it waited: it will never come
 
-    def _enter(self, entry: tuple[Any, Callable[[], object]]) -> bool:
+    def _enter(self, me: _Caller) -> bool:
         with self._lock:
             if self._holder is None:
-                self._holder = entry[0]
+                self._holder = me
                 return True
-            if self._holder == entry[0]:
+            if me.waits_for_itself(self._holder):
                 raise ConfigurationError(
                     "this context is in the middle of a turn: a tool, a callback or an unfinished stream of the same "
                     "turn cannot begin another; close the stream first, or use another context"
                 )
-            self._waiting.append(entry)
+            self._waiting.append(me)
             return False
 
-    def _leave(self, entry: tuple[Any, Callable[[], object]]) -> None:
+    def _leave(self, me: _Caller) -> None:
         with self._lock:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
+            if me in self._waiting:
+                self._waiting.remove(me)
                 return
         self.release()  # it was served in the moment it gave up

@@ -8,19 +8,23 @@ from __future__ import annotations
 import random
 import time
 import uuid
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import QueuePool
 
 from ..errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine  # loads greenlet, which a synchronous program may not have
+
 __all__ = ["Synchronous", "async_engine", "in_memory", "sync_engine", "url_of"]
 
+E = TypeVar("E")
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
 
 _FAMILIES = {
@@ -55,8 +59,9 @@ def url_of(given: str | URL) -> URL:
         ) from error
     family = _FAMILIES.get(url.get_backend_name())
     if family is None:
-        raise ConfigurationError(f"{url.get_backend_name()}:// is no database that ctxstore knows; use one of sqlite, "
-                                 "postgresql, mysql, mariadb")  # fmt: skip
+        raise ConfigurationError(
+            f"{url.get_backend_name()}:// is no database that ctxstore knows; use sqlite, postgresql, mysql or mariadb"
+        )
     driver = url.drivername.partition("+")[2]
     if not driver or driver in _ASYNC[family]:
         driver = _SYNC[family]
@@ -102,6 +107,8 @@ def async_engine(given: str | URL, *, synchronous: Synchronous, busy_timeout: fl
             f"the a-verbs on {family} need {' or '.join(choices)} (and greenlet); run: pip install "
             f"'ctxstore[{','.join(sorted({_EXTRAS[family], 'async'}))}]'"
         )
+    from sqlalchemy.ext.asyncio import create_async_engine
+
     options = _options(family, driver, busy_timeout)
     engine = _make(create_async_engine, url.set(drivername=f"{family}+{driver}"), options)
     _prepared(engine.sync_engine, family, synchronous, busy_timeout)
@@ -114,7 +121,7 @@ def _require(family: str, driver: str) -> None:
         raise ConfigurationError(f"{family}:// needs {driver}, which is not installed; run: {hint}")
 
 
-def _make(create: Any, url: URL, options: dict[str, Any]) -> Any:
+def _make(create: Callable[..., E], url: URL, options: dict[str, Any]) -> E:
     try:
         return create(url, hide_parameters=True, **options)
     except (NoSuchModuleError, ImportError) as error:
@@ -157,10 +164,10 @@ def _write_ahead(cursor: Any, busy_timeout: float) -> None:
     """Put the file in WAL mode. SQLite's busy timeout does not cover this, so processes that are first wait here."""
     until = time.monotonic() + busy_timeout
     while True:
-        cursor.execute("PRAGMA journal_mode")
-        if cursor.fetchone()[0] in ("wal", "memory"):
-            return
         try:
+            cursor.execute("PRAGMA journal_mode")
+            if cursor.fetchone()[0] in ("wal", "memory"):
+                return
             cursor.execute("PRAGMA journal_mode=WAL")
             cursor.fetchall()
             return

@@ -12,14 +12,19 @@ import sqlalchemy.exc as sa_exc
 
 from ..errors import ConfigurationError, CtxstoreError, DatabaseNotUpgradedError, StoreError, StoreUnavailableError
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "error_code", "is_foreign"]
 
 _CONFLICTS = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
 _NOT_UPGRADED = {"42P01", "42703", "1146", "1054"}
 _SETUP = {"28000", "28P01", "3D000", "1044", "1045", "1049"}
 _CUT = {"57P01", "57P02", "57P03", "1053", "1152", "2006", "2013"}
 _SQLITE_MISSING = ("no such table", "no such column", "has no column named")
-_DUPLICATE = (sa_exc.IntegrityError,)
+_SETUP_TEXTS = (
+    "authentication failed",
+    "no pg_hba.conf entry",
+    '" does not exist',
+)  # psycopg gives no code on connecting
+_DRIVERS = {"aiomysql", "aiosqlite", "asyncmy", "asyncpg", "psycopg", "pymysql", "sqlite3"}
 
 
 class Patience:
@@ -41,12 +46,12 @@ class Patience:
         """
         self._tries -= 1
         again = self._tries > 0 and time.monotonic() < self._until
-        code, text = _code(error), _text(error)
+        code, text = error_code(error), _text(error)
         if code in _NOT_UPGRADED or any(m in text for m in _SQLITE_MISSING):
             raise DatabaseNotUpgradedError(f"{DatabaseNotUpgradedError.__doc__} ({text})") from error
-        if code in _SETUP:
+        if code in _SETUP or ("FATAL" in text and any(m in text for m in _SETUP_TEXTS)):
             raise ConfigurationError(f"the database does not let this program in: {text}") from error
-        if isinstance(error, _DUPLICATE) and self._lost < 2 and again:
+        if isinstance(error, sa_exc.IntegrityError) and self._lost < 2 and again:
             self._lost += 1  # a row that another try, or another writer, put there: the next run reads it
             return 0.0
         if code in _CONFLICTS or _busy(text):
@@ -63,16 +68,19 @@ class Patience:
 
 def is_foreign(error: Exception) -> bool:
     """Whether ``error`` is a database's or a driver's, and not ours or a bug."""
-    return not isinstance(error, CtxstoreError) and isinstance(error, sa_exc.SQLAlchemyError | OSError)
+    if isinstance(error, CtxstoreError):
+        return False
+    # asyncpg's errors on connecting are its own, past SQLAlchemy's
+    return isinstance(error, sa_exc.SQLAlchemyError | OSError) or type(error).__module__.partition(".")[0] in _DRIVERS
 
 
-def _code(error: Exception) -> str:
-    orig = getattr(error, "orig", None)
-    state = getattr(orig, "sqlstate", None) or getattr(orig, "pgcode", None)
-    if state:
-        return str(state)
-    args = getattr(orig, "args", ())
-    return str(args[0]) if args and type(args[0]) is int else ""
+def error_code(error: Exception) -> str:
+    """The SQLSTATE of ``error``, or MySQL's number; empty when it has neither."""
+    orig = getattr(error, "orig", None) or error
+    args = orig.args
+    if args and type(args[0]) is int:  # MySQL's number says more than the SQLSTATE beside it
+        return str(args[0])
+    return str(getattr(orig, "sqlstate", None) or getattr(orig, "pgcode", None) or "")
 
 
 def _text(error: Exception) -> str:

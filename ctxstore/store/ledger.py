@@ -1,40 +1,25 @@
-"""The ledger: attempts go in once and stay; sums come out of plain columns, no message is read.
-
-``GROUPS`` maps what ``store.usage(by=...)`` groups by to its SQL.
-"""
+"""The ledger: attempts go in once and stay. One whose usage is unknown is corrected once, when it is known later."""
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from .. import jsontext
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, ContextNotFoundError
 from ..messages import Message
-from ..usage import COUNTS, PICO, TokenUsage, Turn, UsageEntry
+from ..usage import COUNTS, Price, TokenUsage, Turn, UsageEntry
+from .periods import slot_of
 from .statements import statements
 from .tables import usage as table
-from .types import NAME_LENGTH
+from .types import plain, short
 
-__all__ = ["GROUPS", "SLOT_SECONDS", "UsageRow", "entry_rows", "record", "record_turn", "slot_of", "sums"]
-
-SLOT_SECONDS = 900
-"""A slot is a quarter of an hour: every zone's offset is a whole number of them."""
+__all__ = ["attempts", "checked_usage", "correct", "entry_rows", "record", "record_turn"]
 
 _UNKNOWN: dict[str, Any] = dict.fromkeys(COUNTS)
-
-
-def slot_of(time: dt.datetime) -> int:
-    """The slot that ``time`` (aware) lies in, counted from 1970."""
-    return int(time.timestamp() // SLOT_SECONDS)
-
-
-# -- in
 
 
 def entry_rows(
@@ -56,19 +41,19 @@ def _row(e: UsageEntry, owner: str | None, position: int | None) -> dict[str, An
         "kind": e.kind,
         "outcome": e.outcome,
         "owner": e.owner if e.owner is not None else owner,
-        "provider": _short(e.provider),
-        "requested_model": _short(e.requested_model),
-        "model": _short(e.model if e.model is not None else e.requested_model),
+        "provider": short(e.provider),
+        "requested_model": short(e.requested_model),
+        "model": short(e.model if e.model is not None else e.requested_model),
         "created_at": e.created_at,
         "slot": slot_of(e.created_at),
         "position": position,
         "usage_raw": None if e.usage_raw is None else _json(e.usage_raw),
         "cost_pico_usd": e.cost_pico_usd,
         "price": None if e.price is None else _json(dict(e.price)),
-        "finish_reason": _clean(e.finish_reason),
-        "error": _clean(e.error),
-        "response_id": _clean(e.response_id),
-        "request_id": _clean(e.request_id),
+        "finish_reason": plain(e.finish_reason),
+        "error": plain(e.error),
+        "response_id": plain(e.response_id),
+        "request_id": plain(e.request_id),
         "latency_ms": e.latency_ms,
         "ttft_ms": e.ttft_ms,
     }
@@ -78,14 +63,6 @@ def _row(e: UsageEntry, owner: str | None, position: int | None) -> dict[str, An
 
 def _json(value: Any) -> str:
     return jsontext.dumps(jsontext.check(value, "usage"))
-
-
-def _short(text: str | None) -> str | None:
-    return None if text is None else jsontext.searchable(text)[:NAME_LENGTH]
-
-
-def _clean(text: str | None) -> str | None:
-    return None if text is None else jsontext.searchable(text)
 
 
 def record(c: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> int:
@@ -107,122 +84,68 @@ def record_turn(c: sa.Connection, turn: Turn, owner: str | None) -> int:
     return record(c, entry_rows(turn.usage, owner))
 
 
-# -- out
-
-GROUPS: dict[str, sa.ColumnElement[Any]] = {
-    "owner": table.c.owner,
-    "provider": table.c.provider,
-    "model": table.c.model,
-    "context": table.c.context_id,
-    "kind": table.c.kind,
-    "outcome": table.c.outcome,
-}
+# -- corrections
 
 
-class UsageRow:
-    """One group of the ledger: the group's keys as attributes (``row.model``), and its sums.
-
-    ``usage`` sums what is known, from 0; ``unknown`` counts the replies that did not say. ``cost`` is in USD, None when
-    nothing is priced, and ``unpriced`` counts the replies without a price. ``requests`` are the replies (those lost to
-    another writer too), ``errors`` the attempts without one, ``contexts`` the conversations.
-    """
-
-    __slots__ = ("keys", "usage", "cost", "requests", "errors", "unknown", "unpriced", "contexts")
-
-    keys: Mapping[str, Any]
-    usage: TokenUsage
-    cost: Decimal | None
-    requests: int
-    errors: int
-    unknown: int
-    unpriced: int
-    contexts: int
-
-    def __init__(self, keys: Mapping[str, Any], usage: TokenUsage, cost: Decimal | None, **counts: int) -> None:
-        values = {"keys": dict(keys), "usage": usage, "cost": cost, **counts}
-        for name in UsageRow.__slots__:
-            object.__setattr__(self, name, values[name])
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in UsageRow.__slots__ and name in self.keys:
-            return self.keys[name]
-        raise AttributeError(f"this row is not grouped by {name!r}, only by {', '.join(self.keys) or 'nothing'}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError("a row of usage is read-only")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, UsageRow) and self.to_dict() == other.to_dict()
-
-    def __hash__(self) -> int:
-        return hash(tuple(self.keys.items()))
-
-    def __repr__(self) -> str:
-        return f"UsageRow({', '.join(f'{k}={v!r}' for k, v in self.to_dict().items())})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Keys and sums, flat, in the order of a table."""
-        out = dict(self.keys)
-        out.update((n, getattr(self, n)) for n in ("requests", "errors", "contexts"))
-        out.update(zip(COUNTS, self.usage.counts(), strict=True))
-        out.update((n, getattr(self, n)) for n in ("unknown", "cost", "unpriced"))
-        return out
-
-
-_REPLIED = table.c.outcome.in_(("ok", "lost"))
-_HIGH = 20  # bits: one BIGINT of pico-dollars ends at 9.2 million USD, so the sum is taken in two parts
-
-
-def _count(*conditions: Any) -> Any:
-    return sa.func.coalesce(sa.func.sum(sa.case((sa.and_(*conditions), 1), else_=0)), 0)
-
-
-def sums(
-    c: sa.Connection, by: Sequence[str], filters: Mapping[str, Any], include_imported: bool
-) -> list[UsageRow]:
-    """Sums of the ledger, one row a group, in the order of the groups' keys.
+def checked_usage(usage: TokenUsage | Mapping[str, Any]) -> TokenUsage:
+    """``usage`` as a correction may have it.
 
     Raises:
-        ConfigurationError: a grouping is unknown.
+        ConfigurationError: it says nothing, or a count is negative or beyond 64 bits.
     """
-    for name in by:
-        if name not in GROUPS:
-            raise ConfigurationError(f"usage cannot be grouped by {name!r}, only by {', '.join(GROUPS)}")
-    keys = [GROUPS[name].label(f"key_{i}") for i, name in enumerate(by)]
-    cost = table.c.cost_pico_usd
-    query = sa.select(
-        *keys,
-        *(sa.func.coalesce(sa.func.sum(table.c[name]), 0) for name in COUNTS),
-        sa.func.sum(cost.bitwise_rshift(_HIGH)),
-        sa.func.sum(cost.bitwise_and((1 << _HIGH) - 1)),
-        _count(_REPLIED),
-        _count(~_REPLIED),
-        _count(_REPLIED, table.c.input_tokens.is_(None), table.c.output_tokens.is_(None), table.c.total_tokens.is_(None)),
-        _count(_REPLIED, cost.is_(None)),
-        sa.func.count(table.c.context_id.distinct()),
-    )
-    for name, value in filters.items():
-        if value is not None:
-            query = query.where(GROUPS[name] == value)
-    if not include_imported and filters.get("kind") is None:
-        query = query.where(table.c.kind != "imported")
-    if keys:
-        groups = [GROUPS[name] for name in by]
-        query = query.group_by(*groups).order_by(*(g.is_(None) for g in groups), *groups)
-    return [_usage_row(by, row) for row in c.execute(query)]
+    try:
+        found = usage if isinstance(usage, TokenUsage) else TokenUsage.model_validate(usage)
+    except ValueError as error:
+        raise ConfigurationError(f"a correction needs whole numbers for {', '.join(COUNTS)}: {error}") from error
+    known = found.to_payload()
+    for name in COUNTS:
+        if not 0 <= known.get(name, 0) < 2**63:
+            raise ConfigurationError(f"{name} cannot be {known[name]}")
+    if not set(_NEEDED) & set(known):
+        raise ConfigurationError(f"a correction says one of {', '.join(_NEEDED)} at least")
+    return found
 
 
-def _usage_row(by: Sequence[str], row: Any) -> UsageRow:
-    values = list(row)
-    keys, rest = values[: len(by)], values[len(by) :]
-    counts, (high, low, requests, errors, unknown, unpriced, contexts) = rest[: len(COUNTS)], rest[len(COUNTS) :]
-    return UsageRow(
-        dict(zip(by, keys, strict=True)),
-        TokenUsage.model_construct(**{k: int(v) for k, v in zip(COUNTS, counts, strict=True)}),
-        None if high is None else Decimal((int(high) << _HIGH) + int(low)) / PICO,
-        requests=int(requests),
-        errors=int(errors),
-        unknown=int(unknown),
-        unpriced=int(unpriced),
-        contexts=int(contexts),
+_NEEDED = ("input_tokens", "output_tokens", "total_tokens")
+
+
+def correct(c: sa.Connection, context_id: UUID, id: UUID, usage: TokenUsage, price: Price | None) -> bool:
+    """Give an attempt whose usage is unknown what it used; False when it was known already.
+
+    Raises:
+        ContextNotFoundError: there is no such attempt in the ledger.
+    """
+    here = (table.c.context_id == context_id, table.c.id == id)
+    cost = price.cost(usage).pico_usd if price is not None else None
+    values: dict[str, Any] = dict(zip(COUNTS, usage.counts(), strict=True))
+    if price is not None and cost is not None:
+        values |= {"cost_pico_usd": cost, "price": _json(price.to_payload())}
+    change = sa.update(table).where(*here, *(table.c[name].is_(None) for name in _NEEDED)).values(values)
+    if c.execute(change).rowcount:
+        return True
+    if c.execute(sa.select(table.c.id).where(*here)).first() is None:
+        raise ContextNotFoundError(f"there is no attempt {id} of a context {context_id} in the ledger")
+    return False
+
+
+_ENTRY = ("kind", "outcome", "owner", "provider", "requested_model", "model", "created_at", "cost_pico_usd",
+          "finish_reason", "error", "response_id", "request_id", "latency_ms", "ttft_ms", "turn_id", "attempt", "id",
+          "context_id")  # fmt: skip
+
+
+def attempts(c: sa.Connection, context_id: UUID, owner: str | None) -> list[UsageEntry]:
+    """What the ledger holds of one context, in the order in which it was asked."""
+    query = sa.select(table).where(table.c.context_id == context_id).order_by(table.c.created_at, table.c.id)
+    if owner is not None:
+        query = query.where(table.c.owner == owner)
+    return [_entry(row) for row in c.execute(query)]
+
+
+def _entry(row: Any) -> UsageEntry:
+    counts = {name: getattr(row, name) for name in COUNTS}
+    return UsageEntry(
+        **{name: getattr(row, name) for name in _ENTRY},
+        usage=None if all(v is None for v in counts.values()) else TokenUsage.model_construct(**counts),
+        usage_raw=None if row.usage_raw is None else jsontext.loads(row.usage_raw),
+        price=None if row.price is None else jsontext.loads(row.price),
     )

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from .. import clock, jsontext
+from .. import clock
 from ..errors import (
     ContextLockedError,
     ContextNotFoundError,
@@ -27,15 +27,34 @@ from ..errors import (
 )
 from ..messages import Message
 from ..payload import codec
-from ..payload.schema import VERSION, Document
+from ..payload.schema import Document
+from ..payload.upcasts import current
 from ..state import State
-from ..usage import COUNTS, UsageEntry
+from ..usage import COUNTS, Cost, TokenUsage, UsageEntry
 from .ledger import entry_rows, record
 from .statements import database_now, statements
 from .tables import TOKEN_LENGTH, contexts, in_flight, messages, usage
-from .types import NAME_LENGTH
+from .types import plain, short
 
-__all__ = ["Flight", "Loaded", "Work", "begin", "close", "create", "delete", "load", "prepare", "projections", "save", "stands"]
+__all__ = [
+    "Flight",
+    "Loaded",
+    "Work",
+    "begin",
+    "close",
+    "create",
+    "delete",
+    "load",
+    "locked",
+    "lost",
+    "message_row",
+    "not_found",
+    "prepare",
+    "projections",
+    "save",
+    "short",
+    "stands",
+]
 
 _TOKENS = ("input_tokens", "output_tokens", "total_tokens")
 _UNKNOWN = dict.fromkeys(_TOKENS)
@@ -55,7 +74,7 @@ class Work:
     appended: Sequence[Message]
     messages: Sequence[dict[str, Any]]
     usage: Sequence[dict[str, Any]]
-    landed: UUID | None
+    landed: Sequence[UUID]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +102,26 @@ class Loaded:
     owner: str | None
 
 
-def projections(state: State) -> dict[str, Any]:
+def projections(state: State, used: TokenUsage | None = None, cost: Cost | None = None) -> dict[str, Any]:
     """The keys of the payload's head that are written for queries."""
-    cost = state.cost.total
+    total = (cost or state.cost).total
     return {
         "context_used": state.context_used,
         "context_window": state.context_window,
-        "token_usage": state.token_usage.to_payload(),
-        "cost": None if cost is None else str(cost),
+        "token_usage": (used or state.token_usage).to_payload(),
+        "cost": None if total is None else str(total),
     }
 
 
 def prepare(
     state: State,
     *,
-    landed: UUID | None = None,
+    landed: Sequence[UUID] = (),
     kind: str | None = None,
     forked_from: UUID | None = None,
     forked_at: int | None = None,
 ) -> Work:
-    """The work of saving ``state``. ``landed`` is the turn whose row in flight goes with it.
+    """The work of saving ``state``. ``landed`` are the turns whose rows in flight go with it.
 
     Raises:
         UnsupportedValueError: something in it has no form in JSON; nothing was written.
@@ -110,9 +129,10 @@ def prepare(
     changes, head = state.changes(), state.head
     revision = head.revision + 1
     first = changes.first_position
-    text = codec.dump_head(replace(head, revision=revision), projections(state))
+    used, cost = state.token_usage, state.cost
+    text = codec.dump_head(replace(head, revision=revision), projections(state, used, cost))
     columns: dict[str, Any] = {
-        "schema_version": VERSION,
+        "schema_version": current(),
         "revision": revision,
         "last_save": secrets.token_hex(TOKEN_LENGTH // 2),
         "next_position": first + len(changes.appended),
@@ -124,12 +144,12 @@ def prepare(
         "message_count": len(state.messages),
         "context_used": state.context_used,
         "context_window": state.context_window,
-        "cost_pico_usd": None if state.cost.total is None else state.cost_pico_usd,
-        "unpriced": state.unpriced,
+        "cost_pico_usd": None if cost.total is None else state.cost_pico_usd,
+        "unpriced": cost.unpriced,
         "updated_at": head.updated_at,
         "payload": text,
     }
-    columns.update(zip(COUNTS, state.token_usage.counts(), strict=True))
+    columns.update(zip(COUNTS, used.counts(), strict=True))
     if state.last_save is None:
         columns |= {
             "id": head.id,
@@ -140,7 +160,7 @@ def prepare(
             "lease_epoch": 0,
         }
     else:
-        columns |= {"b_id": head.id, "b_base": state.last_save, "b_version": VERSION, "b_epoch": state.lease_epoch}
+        columns |= {"b_id": head.id, "b_base": state.last_save, "b_version": current(), "b_epoch": state.lease_epoch}
     return Work(
         id=head.id,
         base=state.last_save,
@@ -148,31 +168,26 @@ def prepare(
         revision=revision,
         epoch=state.lease_epoch,
         head=columns,
-        retired=_ranges(changes.retired),
+        retired=_ranges([*changes.retired, *(first + i for i in changes.dead)]),
         appended=tuple(changes.appended),
-        messages=[_message_row(head.id, first + i, m) for i, m in enumerate(changes.appended)],
+        messages=[message_row(head.id, first + i, m) for i, m in enumerate(changes.appended)],
         usage=entry_rows(changes.usage, state.owner, first, changes.appended),
         landed=landed,
     )
 
 
-def short(text: str | None, length: int = NAME_LENGTH) -> str | None:
-    """``text`` as a short column takes it. The payload has the whole."""
-    return None if text is None else jsontext.searchable(text)[:length]
-
-
-def _message_row(context_id: UUID, position: int, m: Message) -> dict[str, Any]:
+def message_row(context_id: UUID, position: int, m: Message) -> dict[str, Any]:
     row: dict[str, Any] = {
         "context_id": context_id,
         "position": position,
-        "schema_version": VERSION,
+        "schema_version": current(),
         "id": m.id,
         "role": short(m.role),
         "created_at": m.created_at,
         "provider": None,
         "model": None,
         "payload": codec.dump_message(m, f"messages[{position}]"),
-        "text": jsontext.searchable(m.plain_text),
+        "text": plain(m.plain_text),
     }
     if m.origin is not None:
         row["provider"], row["model"] = short(m.origin.provider), short(m.origin.model)
@@ -218,21 +233,18 @@ def save(c: sa.Connection, work: Work) -> None:
     """
     sql = statements(c)
     hot = sql.save if work.epoch is None else sql.save_leased
-    if not hot.run(c, work.head):
-        if diagnose(c, work.id, work.base, work.epoch, done=work.token):
-            return
-    for first, last in work.retired:
-        row = {"b_id": work.id, "b_first": first, "b_last": last, "b_revision": work.revision}
-        sql.retire.run(c, row)
+    if not hot.run(c, work.head) and diagnose(c, work.id, work.base, work.epoch, done=work.token):
+        return
     _write_rows(c, work)
 
 
 def _write_rows(c: sa.Connection, work: Work) -> None:
     sql = statements(c)
     sql.append.run_many(c, work.messages)
+    for first, last in work.retired:
+        sql.retire.run(c, {"b_id": work.id, "b_first": first, "b_last": last, "b_revision": work.revision})
     sql.enter.run_many(c, work.usage)
-    if work.landed is not None:
-        sql.land.run(c, {"context_id": work.id, "turn_id": work.landed})
+    sql.land.run_many(c, [{"context_id": work.id, "turn_id": turn_id} for turn_id in work.landed])
 
 
 def begin(c: sa.Connection, flight: Flight) -> None:
@@ -241,7 +253,7 @@ def begin(c: sa.Connection, flight: Flight) -> None:
     Raises: as ``save``.
     """
     sql = statements(c)
-    known = {"b_id": flight.id, "b_base": flight.base, "b_version": VERSION, "b_epoch": flight.epoch}
+    known = {"b_id": flight.id, "b_base": flight.base, "b_version": current(), "b_epoch": flight.epoch}
     if flight.epoch is not None:
         sql.extend.run(c, {"b_id": flight.id, "b_epoch": flight.epoch, "b_seconds": flight.seconds})
     if flight.payload is None:
@@ -262,10 +274,9 @@ def begin(c: sa.Connection, flight: Flight) -> None:
             raise StoreError(f"the prompt of turn {flight.turn_id} could not be noted as in flight")
 
 
-def close(c: sa.Connection, context_id: UUID, turn_id: UUID | None, rows: Sequence[dict[str, Any]]) -> None:
-    """Write attempts that gave nothing to save, and take the turn out of flight when it is named."""
-    if turn_id is not None:
-        statements(c).land.run(c, {"context_id": context_id, "turn_id": turn_id})
+def close(c: sa.Connection, context_id: UUID, landed: Sequence[UUID], rows: Sequence[dict[str, Any]]) -> None:
+    """Write attempts that gave nothing to save, and take the turns ``landed`` out of flight."""
+    statements(c).land.run_many(c, [{"context_id": context_id, "turn_id": turn_id} for turn_id in landed])
     if rows:
         record(c, rows)
 
@@ -288,7 +299,13 @@ def stands(c: sa.Connection, context_id: UUID) -> str | None:
 
 
 def diagnose(
-    c: sa.Connection, context_id: UUID, base: str | None, epoch: int | None, *, done: str | None = None, lock: bool = True
+    c: sa.Connection,
+    context_id: UUID,
+    base: str | None,
+    epoch: int | None,
+    *,
+    done: str | None = None,
+    lock: bool = True,
 ) -> bool:
     """Why a write found no row, by reading what is there now.
 
@@ -300,7 +317,7 @@ def diagnose(
     row = c.execute(_STANDING.with_for_update() if lock else _STANDING, {"id": context_id}).first()
     if row is None:
         raise not_found(context_id)
-    if row.schema_version > VERSION:
+    if row.schema_version > current():
         raise _from_the_future(row.schema_version)
     if done is not None and row.last_save == done:
         return True
@@ -331,10 +348,10 @@ def not_found(context_id: UUID) -> ContextNotFoundError:
 
 
 def _from_the_future(version: int) -> CtxstoreError:
-    supported = range(1, VERSION + 1)
+    supported = range(1, current() + 1)
     return SchemaVersionError(
-        f"the context was saved in schema_version {version} by a newer ctxstore; this one writes {VERSION} and leaves "
-        "it alone",
+        f"the context was saved in schema_version {version} by a newer ctxstore; this one writes {current()} and "
+        "leaves it alone",
         found=version,
         supported=supported,
     )
@@ -355,12 +372,11 @@ _HEAD = sa.select(
 def _live() -> Any:
     """The live messages as of one revision, whatever was saved since: the two statements of a load need no snapshot.
 
-    Two selects rather than an OR, so that each is one range of the index.
+    Two selects rather than an OR, so that each is one range of the index; the second is empty but in a race. What was
+    appended since stands at ``next_position`` and after.
     """
     columns = (messages.c.position, messages.c.schema_version, messages.c.payload)
-    here = sa.select(*columns).where(
-        messages.c.context_id == sa.bindparam("id"), messages.c.position < sa.bindparam("next_position")
-    )
+    here = sa.select(*columns).where(messages.c.context_id == sa.bindparam("id"))
     later = here.where(messages.c.retired_at_revision > sa.bindparam("revision"))
     return sa.union_all(here.where(messages.c.retired_at_revision.is_(None)), later).order_by("position")
 
@@ -381,10 +397,13 @@ def load(c: sa.Connection, context_id: UUID, owner: str | None = None) -> Loaded
         raise not_found(context_id)
     head = codec.load_head(row.payload, row.schema_version, context_id=context_id)
     head.revision = row.revision
-    known = {"id": context_id, "next_position": row.next_position, "revision": row.revision}
-    found = c.execute(_LIVE, known).all()
+    end, found = row.next_position, c.execute(_LIVE, {"id": context_id, "revision": row.revision}).all()
+    if found and found[-1][0] >= end:  # in their order; what was appended since is not of this moment
+        found = [r for r in found if r[0] < end]
     positions = [r[0] for r in found]
-    values = codec.load_messages([r[2] for r in found], [r[1] for r in found], positions=positions, context_id=context_id)
+    values = codec.load_messages(
+        [r[2] for r in found], [r[1] for r in found], positions=positions, context_id=context_id
+    )
     return Loaded(Document(head, values), positions, row.next_position, row.last_save, row.owner)
 
 

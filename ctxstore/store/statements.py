@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from operator import itemgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +20,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from .tables import contexts, in_flight, messages, usage
 from .types import UtcDateTime
 
-__all__ = ["HEAD", "Hot", "Statements", "database_now", "database_later", "statements"]
+__all__ = ["HEAD", "Hot", "Statements", "database_later", "database_now", "statements"]
 
 
 class database_now(FunctionElement[Any]):
@@ -75,32 +76,34 @@ class Hot:
     def __init__(self, statement: Any, dialect: Dialect) -> None:
         compiled = statement.compile(dialect=dialect)
         self.text: str = compiled.string
-        self._positions: list[str] | None = compiled.positiontup
-        self._processors: list[tuple[str, Callable[[Any], Any]]] = [
-            (name, process)
-            for name, bind in compiled.binds.items()
-            if (process := bind.type.dialect_impl(dialect).bind_processor(dialect)) is not None
+        self._positional = compiled.positiontup is not None
+        self._names = tuple(compiled.positiontup or compiled.binds)
+        self._values = itemgetter(*self._names)
+        types = [compiled.binds[name].type.dialect_impl(dialect) for name in self._names]
+        processors = [kind.bind_processor(dialect) for kind in types]
+        self._processors: list[tuple[int, Callable[[Any], Any]]] = [
+            (index, process) for index, process in enumerate(processors) if process is not None
         ]
-        self._names = list(compiled.binds)
 
     def _bound(self, values: Mapping[str, Any]) -> Any:
-        row = {name: values[name] for name in self._names}
-        for name, process in self._processors:
-            value = row[name]
+        row = list(self._values(values))
+        for index, process in self._processors:
+            value = row[index]
             if value is not None:
-                row[name] = process(value)
-        return row if self._positions is None else tuple([row[name] for name in self._positions])
+                row[index] = process(value)
+        return tuple(row) if self._positional else dict(zip(self._names, row, strict=True))
 
     def run(self, connection: sa.Connection, values: Mapping[str, Any]) -> int:
         """Send it; the number of rows it found."""
         result = connection.exec_driver_sql(self.text, self._bound(values))
         return result.rowcount
 
-    def run_many(self, connection: sa.Connection, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Send it once a row."""
+    def run_many(self, connection: sa.Connection, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Send it once a row; the number of rows it found, which not every driver says (-1)."""
         bound = [self._bound(row) for row in rows]
-        if bound:
-            connection.exec_driver_sql(self.text, bound[0] if len(bound) == 1 else bound)
+        if not bound:
+            return 0
+        return connection.exec_driver_sql(self.text, bound[0] if len(bound) == 1 else bound).rowcount
 
 
 HEAD = (
@@ -200,15 +203,16 @@ class Statements:
     @cached_property
     def retire(self) -> Hot:
         """Messages leave the live window."""
+        first, last = sa.bindparam("b_first", type_=sa.Integer()), sa.bindparam("b_last", type_=sa.Integer())
         return self._hot(
             sa.update(messages)
             .where(
                 messages.c.context_id == sa.bindparam("b_id", type_=messages.c.context_id.type),
-                messages.c.position.between(sa.bindparam("b_first", type_=sa.Integer()), sa.bindparam("b_last", type_=sa.Integer())),
+                messages.c.position.between(first, last),
                 messages.c.retired_at_revision.is_(None),
             )
             .values(retired_at_revision=sa.bindparam("b_revision", type_=sa.Integer()))
-        )  # fmt: skip
+        )
 
     @cached_property
     def append(self) -> Hot:

@@ -15,9 +15,21 @@ from sqlalchemy import types
 from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 
+from .. import jsontext
 from ..errors import ConfigurationError
 
-__all__ = ["MYSQL", "NAME_LENGTH", "JsonText", "UtcDateTime", "Uuid", "long_text", "name"]
+__all__ = [
+    "MYSQL",
+    "NAME_LENGTH",
+    "JsonText",
+    "UtcDateTime",
+    "Uuid",
+    "check_owner",
+    "long_text",
+    "name",
+    "plain",
+    "short",
+]
 
 NAME_LENGTH = 191
 """Characters of an owner, a provider or a model: what every MySQL can index in utf8mb4."""
@@ -76,18 +88,34 @@ class UtcDateTime(types.TypeDecorator[dt.datetime]):
             return dialect.type_descriptor(mysql.DATETIME(fsp=6))
         return dialect.type_descriptor(sa.DateTime(timezone=True))
 
-    def process_bind_param(self, value: dt.datetime | None, dialect: Dialect) -> dt.datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ConfigurationError(f"a time must have its zone (datetime.now(UTC)); {value!r} has none")
-        utc = value.astimezone(dt.UTC)
-        return utc if dialect.name == "postgresql" else utc.replace(tzinfo=None)
+    def bind_processor(self, dialect: Dialect) -> Any:
+        return {"postgresql": _aware, "sqlite": _time_text}.get(dialect.name, _naive)  # one call a value, not three
+
+    def process_literal_param(self, value: dt.datetime | None, dialect: Dialect) -> str:
+        return repr(None if value is None else _time_text(value))
 
     def process_result_value(self, value: dt.datetime | None, dialect: Dialect) -> dt.datetime | None:
         if value is None:
             return None
         return value.replace(tzinfo=dt.UTC) if value.tzinfo is None else value.astimezone(dt.UTC)
+
+
+def _aware(value: dt.datetime | None) -> dt.datetime | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise ConfigurationError(f"a time must have its zone (datetime.now(UTC)); {value!r} has none")
+    return value.astimezone(dt.UTC)
+
+
+def _naive(value: dt.datetime | None) -> dt.datetime | None:
+    utc = _aware(value)
+    return None if utc is None else utc.replace(tzinfo=None)
+
+
+def _time_text(value: dt.datetime | None) -> str | None:
+    utc = _aware(value)
+    return None if utc is None else utc.isoformat(" ", "microseconds")[:26]
 
 
 class Uuid(types.TypeDecorator[uuid.UUID]):
@@ -109,11 +137,48 @@ class Uuid(types.TypeDecorator[uuid.UUID]):
             return dialect.type_descriptor(mysql.CHAR(36, **_UTF8))
         return dialect.type_descriptor(sa.CHAR(36))
 
-    def process_bind_param(self, value: uuid.UUID | str | None, dialect: Dialect) -> Any:
-        if value is None:
-            return None
-        found = value if isinstance(value, uuid.UUID) else uuid.UUID(value)
-        return found if dialect.name == "postgresql" else str(found)
+    def bind_processor(self, dialect: Dialect) -> Any:
+        return _uuid if dialect.name == "postgresql" else _uuid_text
+
+    def process_literal_param(self, value: uuid.UUID | str | None, dialect: Dialect) -> str:
+        return repr(_uuid_text(value))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> uuid.UUID | None:
         return value if value is None or isinstance(value, uuid.UUID) else uuid.UUID(value)
+
+
+def _uuid(value: uuid.UUID | str | None) -> uuid.UUID | None:
+    return value if value is None or isinstance(value, uuid.UUID) else uuid.UUID(value)
+
+
+def _uuid_text(value: uuid.UUID | str | None) -> str | None:
+    return None if value is None else str(value if isinstance(value, uuid.UUID) else uuid.UUID(value))
+
+
+def plain(text: str | None) -> str | None:
+    """``text`` as every text column takes it. Where it was changed, the payload has the original."""
+    if text is None or (text.isascii() and "\x00" not in text):
+        return text
+    return jsontext.searchable(text)
+
+
+def short(text: str | None, length: int = NAME_LENGTH) -> str | None:
+    """The same for a short column: its beginning."""
+    found = plain(text)
+    return found if found is None or len(found) <= length else found[:length]
+
+
+def check_owner(owner: str | None) -> None:
+    """Refuse an owner that a database would take for another one.
+
+    Raises:
+        ConfigurationError: it is empty, longer than 191 characters, or begins or ends with a space.
+    """
+    if owner is None:
+        return
+    if type(owner) is not str or not owner:
+        raise ConfigurationError(f"an owner is a text of 1 to {NAME_LENGTH} characters, not {owner!r}")
+    if len(owner) > NAME_LENGTH:
+        raise ConfigurationError(f"an owner may have {NAME_LENGTH} characters, {owner[:40]!r}... has {len(owner)}")
+    if owner != owner.strip() or "\x00" in owner:
+        raise ConfigurationError(f"an owner may not begin or end with a space, nor hold a NUL: {owner!r}")

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from ctxstore.cli.text import bar, clean, count, dollars, print_json, short
+from ctxstore.cli.text import bar, cell, clean, count, dollars, print_json, short, sparkline
 from ctxstore.cli.voices import Voice, print_message
 from ctxstore.messages import Message, ReasoningPart, TextPart, ToolCall, ToolResult
 
@@ -51,6 +51,19 @@ def test_counts_and_bars() -> None:
     assert [bar(s, 4) for s in (0, 0.001, 0.5, 0.53, 1, 7)] == ["", "▏", "██", "██▏", "████", "████"]
     assert short("a  b\nc", 10) == "a b c"
     assert short("abcdef", 4) == "abc…"
+
+
+def test_sparklines_and_cells() -> None:
+    assert sparkline([0, 1, 50, 99, 100]) == "·▁▅██"
+    assert sparkline([]) == ""
+    assert [cell(v) for v in (None, "a,b", "=1+1", "-2", "@x", "\x1b[0m")] == [
+        "",
+        "a,b",
+        "'=1+1",
+        "'-2",
+        "'@x",
+        r"\x1b[0m",
+    ]
 
 
 def test_json_is_ascii_and_exact(capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +112,9 @@ def test_a_message_is_shown_part_by_part() -> None:
             [ReasoningPart(type="reasoning", text="hm"), TextPart(type="text", text="Let me look\x1b."), call],
         ),
     )
-    print_message(console, Message.new("tool", [ToolResult.of(call, {"left": 3}), ToolResult.of(call, "no", error=True)]))
+    print_message(
+        console, Message.new("tool", [ToolResult.of(call, {"left": 3}), ToolResult.of(call, "no", error=True)])
+    )
     assert file.getvalue().splitlines() == [
         " thinking │ hm",
         "assistant │ Let me look\\x1b.",

@@ -10,8 +10,7 @@ import math
 from collections import OrderedDict, namedtuple
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ctxstore import jsontext
 from ctxstore.errors import PayloadError, UnsupportedValueError
@@ -84,7 +83,7 @@ def test_only_control_characters_and_surrogates_are_escaped():
 
 
 def test_check_gives_plain_values_that_share_nothing():
-    class Word(str, enum.Enum):
+    class Word(str, enum.Enum):  # noqa: UP042  its str() is another text than its value
         YES = "yes"
 
     class Number(enum.IntEnum):
@@ -168,11 +167,31 @@ def test_a_number_that_overflows_is_refused_when_it_was_read(text):
 
 @pytest.mark.parametrize(
     "text",
-    ["", " ", "{", '{"a": 1', "[1,]", "NaN", "[Infinity]", "-Infinity", "'a'", "nul", '"\\ud8"', "1 2", pytest.param("[" * 100_000, id="deep")],
+    [
+        "",
+        " ",
+        "{",
+        '{"a": 1',
+        "[1,]",
+        "NaN",
+        "[Infinity]",
+        "-Infinity",
+        "'a'",
+        "nul",
+        '"\\ud8"',
+        "1 2",
+        pytest.param("[" * 100_000, id="deep"),
+    ],
 )
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(PayloadError, match="no JSON"):
         jsontext.loads(text)
+
+
+def test_a_text_that_holds_a_surrogate_itself_is_read():
+    assert jsontext.loads('["\ud800", 1]') == ["\ud800", 1]
+    with pytest.raises(PayloadError):
+        jsontext.loads("\ud800")
 
 
 @pytest.mark.parametrize("raw", [b'{"a": "\xff"}', b"\x80", b'"\xc3'])

@@ -1,0 +1,14 @@
+"""Conversations that other programs keep, imported into a store: ``openai-agents`` sessions, ``llm.rb`` columns.
+
+What is imported has the same id every time, made from where it stood, so that a second import adds nothing; a session
+that has grown since is a clash, reported and not merged. The other program's database is only read.
+"""
+
+from __future__ import annotations
+
+from . import llmrb, openai_agents
+from .llmrb import import_column
+from .openai_agents import import_sessions
+from .source import read
+
+__all__ = ["import_column", "import_sessions", "llmrb", "openai_agents", "read"]

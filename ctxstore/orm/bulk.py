@@ -1,0 +1,241 @@
+"""``migrate_payloads``: the documents in a column of the host's table, moved up in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, NoSuchTableError
+from sqlalchemy.orm import Mapper
+
+from .. import clock, jsontext
+from ..errors import ConfigurationError
+from ..payload import codec
+from ..payload.upcasts import current
+from ..state import State
+from ..store import bulk
+from ..store.bulk import Migration, Progress, Row
+from ..store.repository import projections
+from ..store.running import Runner
+from ..store.types import JsonText
+from .column import COLUMNS, TOKEN, ColumnBinding, values_of
+from .record import KEY
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+__all__ = ["HostColumn", "amigrate_payloads", "migrate_payloads", "migrate_table", "of_table"]
+
+_EMPTY = ("null", "{}", "[]", '""')
+
+
+def migrate_payloads(
+    engine: sa.Engine,
+    model: type[Any],
+    *,
+    dry_run: bool = False,
+    batch: int = 500,
+    pause: float = 0.0,
+    progress: Progress | None = None,
+) -> Migration:
+    """Move the documents that ``model`` (a class with ``HasContext`` or ``HasContextColumn``) keeps up to this version.
+
+    Args:
+        engine: of the database with the table; it stays as it is.
+        model: the mapped class. Its mappers' events, validators and ``onupdate`` defaults are not involved.
+        dry_run: read, and report what would be done.
+        batch: rows a transaction.
+        pause: seconds to wait between two batches.
+        progress: called with the rows done and their total after each batch.
+
+    Returns the report: ``.migrated``, ``.unchanged`` (in this version, or without a context) and ``.refused``, each
+    with ``.key`` and ``.reason``; what is refused is left as it is, byte by byte. It may be run while the application
+    does, and again after it was killed.
+
+    Raises:
+        ConfigurationError: the class keeps no context in a column.
+        StoreUnavailableError: the database cannot be reached; batches before are done.
+    """
+    target = of_model(model)
+    runner = Runner(engine, synchronous="FULL", busy_timeout=30.0)
+    return runner.drive(bulk.migrate([target], dry_run=dry_run, batch=batch, pause=pause, progress=progress))
+
+
+async def amigrate_payloads(
+    engine: AsyncEngine,
+    model: type[Any],
+    *,
+    dry_run: bool = False,
+    batch: int = 500,
+    pause: float = 0.0,
+    progress: Progress | None = None,
+) -> Migration:
+    """``migrate_payloads`` for asyncio."""
+    target = of_model(model)
+    runner = Runner(engine, synchronous="FULL", busy_timeout=30.0)
+    return await runner.adrive(bulk.migrate([target], dry_run=dry_run, batch=batch, pause=pause, progress=progress))
+
+
+def migrate_table(
+    engine: sa.Engine,
+    table: str,
+    column: str,
+    key: Sequence[str] = (),
+    *,
+    dry_run: bool = False,
+    batch: int = 500,
+    pause: float = 0.0,
+    progress: Progress | None = None,
+) -> Migration:
+    """``migrate_payloads`` for a column by its name; ``key`` are the columns of its key when it has no primary one.
+
+    Raises:
+        ConfigurationError: there is no such table or column, or nothing that tells its rows apart.
+    """
+    runner = Runner(engine, synchronous="FULL", busy_timeout=30.0)
+    target = runner.run(of_table, table, column, key)
+    return runner.drive(bulk.migrate([target], dry_run=dry_run, batch=batch, pause=pause, progress=progress))
+
+
+def of_model(model: type[Any]) -> HostColumn:
+    """The column in which ``model`` keeps its contexts.
+
+    Raises:
+        ConfigurationError: it is no mapped class of ours, or keeps a link to ctxstore's own tables.
+    """
+    mapper: Any = sa.inspect(model, raiseerr=False)
+    binding = None
+    if isinstance(mapper, Mapper):
+        mapper.registry.configure()
+        binding = mapper.class_manager.info.get(KEY)
+    if not isinstance(binding, ColumnBinding):
+        raise ConfigurationError(
+            f"{getattr(model, '__name__', model)!r} keeps no context in a column of its own: give a class with "
+            "HasContext or HasContextColumn; ctxstore's own tables are moved by store.migrate_payloads()"
+        )
+    table = binding.column.table
+    beside: dict[str, Any] = {key: mapper.column_attrs[key].columns[0] for key in binding.values}
+    return HostColumn(binding.column, list(table.primary_key.columns), str(mapper.base_mapper.local_table), beside)
+
+
+def of_table(c: sa.Connection, table: str, column: str, key: Sequence[str] = ()) -> HostColumn:
+    """A column by its name in the database, for a table without a class here; ``table`` may have a schema before it.
+
+    Raises:
+        ConfigurationError: there is no such table or column, or nothing that tells its rows apart.
+    """
+    schema, _, name = table.rpartition(".")
+    try:
+        found = sa.Table(name, sa.MetaData(), schema=schema or None, autoload_with=c)
+        place = found.c[column]
+        keys = [found.c[k] for k in key] or list(found.primary_key.columns)
+    except NoSuchTableError as error:
+        raise ConfigurationError(f"there is no table {table!r} in this database") from error
+    except (KeyError, ArgumentError) as error:
+        raise ConfigurationError(f"{table} has no column {error}; it has {', '.join(found.c.keys())}") from error
+    if not keys:
+        raise ConfigurationError(f"{table} has no primary key; name the columns that tell its rows apart by --key")
+    ours = place.name == "context_data" and TOKEN in found.c
+    beside = {k: found.c[k] for k in COLUMNS if ours and k in found.c and k not in ("context_data", TOKEN)}
+    return HostColumn(place, keys, str(found), beside)
+
+
+class HostColumn:
+    """A column of the host's that holds documents; ``beside`` are the columns that repeat something of them."""
+
+    def __init__(
+        self, column: sa.Column[Any], keys: list[sa.Column[Any]], place: str, beside: dict[str, sa.Column[Any]]
+    ) -> None:
+        self.column, self.keys, self.place, self.beside = column, keys, place, beside
+        self.table: sa.Table = column.table
+        kind = column.type
+        self.decorated = isinstance(kind, sa.types.TypeDecorator) and not isinstance(kind, JsonText)
+        self.json = isinstance(kind.impl_instance if isinstance(kind, sa.types.TypeDecorator) else kind, sa.JSON)
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+    def key_of(self, row: Row) -> Any:
+        return row.key[0] if len(row.key) == 1 else row.key
+
+    def count(self, c: sa.Connection) -> tuple[int, int]:
+        return c.execute(sa.select(sa.func.count()).select_from(self.table)).scalar_one(), 0
+
+    def _raw(self, c: sa.Connection) -> Any:
+        """The text as it stands, whatever JSON reader the host's engine has; a type of the host's own reads its own."""
+        if self.decorated or isinstance(self.column.type, JsonText):
+            return self.column
+        if self.json and c.dialect.name != "sqlite":
+            return sa.cast(self.column, sa.Text())
+        return sa.type_coerce(self.column, sa.Text())
+
+    def read(self, c: sa.Connection, after: tuple[Any, ...] | None, limit: int) -> list[Row]:
+        query = sa.select(*self.keys, self._raw(c)).where(*bulk.past(self.keys, after))
+        query = query.order_by(*self.keys).limit(limit)
+        result = c.execute(query.execution_options(stream_results=True, max_row_buffer=64))
+        return bulk.some(result, lambda found: Row(tuple(found[:-1]), found[-1]))
+
+    def upcast(self, row: Row) -> bool:
+        raw = row.raw
+        if not raw or (self.json and isinstance(raw, str) and raw.strip() in _EMPTY):
+            return False
+        identity: UUID | None = None
+        if len(row.key) == 1 and clock.is_uuid7(row.key[0]):
+            identity = clock.parse_id(row.key[0])
+        content = codec.parse(raw)
+        document = codec.load_parsed(content, context_id=identity, place=":".join([self.place, *map(str, row.key)]))
+        if content["schema_version"] == current():
+            return False
+        state = State(document.head)
+        state.take(document)
+        payload = codec.dump(document, projections(state))
+        row.new = {"payload": payload if self.decorated and not isinstance(raw, str) else jsontext.dumps(payload)}
+        if self.beside:
+            row.new |= {k: v for k, v in values_of(state).items() if k in self.beside and k != "context_window"}
+        return True
+
+    def write(self, c: sa.Connection, rows: Sequence[Row]) -> tuple[int, list[Row]]:
+        if c.dialect.name == "sqlite":  # a SELECT takes no lock there
+            self._lock(c, rows[0])
+        stand = self._standing(c, rows)
+        same = [row for row in rows if row.key in stand and stand[row.key] == row.raw]
+        if same:
+            c.execute(self._update(c, same[0]), [self._bound(row) for row in same])
+        changed = [row for row in rows if row.key in stand and stand[row.key] != row.raw]
+        return len(same), [Row(row.key, stand[row.key]) for row in changed]
+
+    def _lock(self, c: sa.Connection, row: Row) -> None:
+        here = [k == v for k, v in zip(self.keys, row.key, strict=True)]
+        c.execute(sa.update(self.table).where(*here).values({**self._kept(), self.column: self.column}))
+
+    def _standing(self, c: sa.Connection, rows: Sequence[Row]) -> dict[tuple[Any, ...], Any]:
+        here: Any
+        if len(self.keys) == 1:
+            here = self.keys[0].in_([row.key[0] for row in rows])
+        else:
+            here = sa.or_(*(sa.and_(*(k == v for k, v in zip(self.keys, row.key, strict=True))) for row in rows))
+        query = sa.select(*self.keys, self._raw(c)).where(here).order_by(*self.keys).with_for_update()
+        return {tuple(found[:-1]): found[-1] for found in c.execute(query)}
+
+    def _kept(self) -> dict[Any, Any]:
+        """Nothing of the row's own changes, so what the host's columns would set on an UPDATE stays as it is."""
+        return {column: column for column in self.table.c if column.onupdate is not None}
+
+    def _update(self, c: sa.Connection, row: Row) -> Any:
+        new: Any = sa.bindparam("ctx_payload", type_=self.column.type)
+        if self.json and not self.decorated:
+            new = sa.bindparam("ctx_payload", type_=sa.Text())
+            if c.dialect.name == "postgresql":
+                new = sa.cast(new, self.column.type)
+        values = {
+            self.beside[k]: sa.bindparam(f"ctx_{k}", type_=self.beside[k].type) for k in row.new if k in self.beside
+        }
+        here = [k == sa.bindparam(f"ctx_key_{i}", type_=k.type) for i, k in enumerate(self.keys)]
+        return sa.update(self.table).where(*here).values({**self._kept(), **values, self.column: new})
+
+    def _bound(self, row: Row) -> dict[str, Any]:
+        keys = {f"ctx_key_{i}": part for i, part in enumerate(row.key)}
+        return {**keys, **{f"ctx_{k}": v for k, v in row.new.items()}}

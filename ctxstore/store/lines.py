@@ -1,0 +1,282 @@
+"""The lines of an export: one conversation each, with its history, its prompts in flight and its ledger.
+
+::
+
+    {"ctxstore_export":1,"context":{columns},"payload":{head},"messages":[...],"in_flight":[...],"usage":[...],"hash":"..."}
+    {"ctxstore_export":1,"ledger":"<id of a deleted context>","usage":[...],"hash":"..."}
+    {"ctxstore_export":1,"end":{"contexts":2,"ledgers":1}}
+
+Rows are in them as they are stored, retired messages at their positions too; payloads are JSON in JSON, in one form for
+one value, so that equal conversations are equal lines in every database. ``hash`` is the SHA-256 of the line before it.
+What depends on the place and not on the conversation is left out: the token of the last save, and leases.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from .. import clock, jsontext
+from ..errors import CtxstoreError, PayloadError
+from ..payload import codec
+from .keeping import flight_messages
+from .repository import message_row
+from .tables import TOKEN_LENGTH, contexts, in_flight, messages, usage
+from .types import JsonText, UtcDateTime, Uuid
+
+__all__ = ["FORMAT", "Line", "Parcel", "end_line", "ledger_lines", "lines", "parcel", "snapshot"]
+
+FORMAT = 1
+"""The version of the lines' form; payloads in them have their own."""
+
+HEAD = [c for c in contexts.c if c.name not in ("payload", "last_save", "locked_by", "locked_until", "lease_epoch")]
+MESSAGE = [messages.c[n] for n in ("position", "schema_version", "id", "retired_at_revision", "created_at", "payload")]
+FLIGHT = [c for c in in_flight.c if c.name != "context_id"]
+USAGE = [c for c in usage.c if c.name != "context_id"]
+
+_HASH = re.compile(rb',"hash":"([0-9a-f]{64})"\}\s*\Z')
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line without its end; ``text`` is None when the row cannot be read, and ``reason`` says why."""
+
+    id: UUID
+    text: str | None
+    hash: str | None
+    messages: int = 0
+    attempts: int = 0
+    reason: str | None = None
+
+
+def snapshot(c: sa.Connection) -> None:
+    """See one state of the database until the end of the transaction, of which this is the first statement."""
+    if c.dialect.name == "postgresql":
+        c.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    elif c.dialect.name == "sqlite":
+        c.exec_driver_sql("BEGIN")
+
+
+# -- out
+
+
+def lines(c: sa.Connection, ids: Sequence[UUID]) -> list[Line]:
+    """The lines of these contexts, in the order of their ids; none for one that is not there."""
+    heads = c.execute(sa.select(*HEAD, contexts.c.payload).where(contexts.c.id.in_(ids)).order_by(contexts.c.id)).all()
+    there = [row.id for row in heads]
+    parts = [_rows(c, table, columns, there) for table, columns in _PARTS]
+    return [_line(row, *(part.get(row.id, []) for part in parts)) for row in heads]
+
+
+_PARTS: list[tuple[sa.Table, list[sa.Column[Any]]]] = [(messages, MESSAGE), (in_flight, FLIGHT), (usage, USAGE)]
+
+
+def _rows(c: sa.Connection, table: sa.Table, columns: list[Any], ids: Sequence[UUID]) -> dict[UUID, list[Any]]:
+    key = table.c.context_id
+    query = sa.select(key, *columns).where(key.in_(ids)).order_by(key, list(table.primary_key.columns)[1])
+    found = c.execute(query).all()
+    return {context_id: list(rows) for context_id, rows in groupby(found, attrgetter("context_id"))}
+
+
+def _line(head: Any, of_messages: list[Any], flights: list[Any], attempts: list[Any]) -> Line:
+    try:
+        text = (
+            f'{{"ctxstore_export":{FORMAT},"context":{_object(HEAD, head)},"payload":{_same(head.payload)},'
+            f'"messages":{_objects(MESSAGE, of_messages)},"in_flight":{_objects(FLIGHT, flights)},'
+            f'"usage":{_objects(USAGE, attempts)}'
+        )
+    except PayloadError as error:
+        return Line(head.id, None, None, len(of_messages), len(attempts), str(error))
+    return Line(head.id, *_sealed(text), len(of_messages), len(attempts))
+
+
+def _sealed(text: str) -> tuple[str, str]:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return f'{text},"hash":"{digest}"}}', digest
+
+
+def _objects(columns: Sequence[sa.Column[Any]], rows: Iterable[Any]) -> str:
+    return f"[{','.join(_object(columns, row) for row in rows)}]"
+
+
+def _object(columns: Sequence[sa.Column[Any]], row: Any) -> str:
+    values = row._mapping
+    pieces = [f'"{c.name}":{_value(c, values[c.name])}' for c in columns if values[c.name] is not None]
+    return f"{{{','.join(pieces)}}}"
+
+
+def _value(column: sa.Column[Any], value: Any) -> str:
+    if type(value) is int:
+        return str(value)
+    if isinstance(column.type, JsonText):
+        return _same(value)
+    return jsontext.dumps(value.isoformat() if isinstance(value, dt.datetime) else value)
+
+
+def _same(text: str) -> str:
+    """A JSON text in the one form that its value has."""
+    return jsontext.dumps(jsontext.loads(text))
+
+
+def ledger_lines(c: sa.Connection, after: UUID | None, limit: int, owner: str | None) -> list[Line]:
+    """The ledger of contexts that are gone, in the order of their ids."""
+    gone = ~sa.exists().where(contexts.c.id == usage.c.context_id)
+    query = sa.select(usage.c.context_id).where(gone).group_by(usage.c.context_id)
+    if after is not None:
+        query = query.where(usage.c.context_id > after)
+    if owner is not None:
+        query = query.where(usage.c.owner == owner)
+    ids = list(c.scalars(query.order_by(usage.c.context_id).limit(limit)))
+    out = []
+    for context_id, rows in _rows(c, usage, USAGE, ids).items():
+        try:
+            text = f'{{"ctxstore_export":{FORMAT},"ledger":"{context_id}","usage":{_objects(USAGE, rows)}'
+            out.append(Line(context_id, *_sealed(text), attempts=len(rows)))
+        except PayloadError as error:
+            out.append(Line(context_id, None, None, attempts=len(rows), reason=str(error)))
+    return out
+
+
+def end_line(of_contexts: int, ledgers: int) -> str:
+    """The line that says that an export is whole."""
+    return f'{{"ctxstore_export":{FORMAT},"end":{{"contexts":{of_contexts},"ledgers":{ledgers}}}}}'
+
+
+# -- in
+
+
+@dataclass(slots=True)
+class Parcel:
+    """The rows of one line. ``head`` is None for the ledger of a context that was deleted."""
+
+    id: UUID
+    hash: str
+    head: dict[str, Any] | None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    in_flight: list[dict[str, Any]] = field(default_factory=list)
+    usage: list[dict[str, Any]] = field(default_factory=list)
+
+
+def parcel(content: Mapping[str, Any], line: bytes) -> Parcel | int:
+    """What ``content``, which ``line`` was parsed to, brings; the number of contexts when it ends an export.
+
+    Raises:
+        PayloadError: it is no line of an export, was changed, or holds what cannot be read.
+    """
+    if content.get("ctxstore_export") != FORMAT or type(content["ctxstore_export"]) is bool:
+        raise PayloadError(f"it is in the form {content.get('ctxstore_export')!r}; only {FORMAT} can be read")
+    if "end" in content:
+        end = content["end"]
+        number = end.get("contexts") if isinstance(end, dict) else None
+        if type(number) is not int:
+            raise PayloadError("end: must say how many contexts there were")
+        return number
+    sealed = _HASH.search(line)
+    if sealed is None or hashlib.sha256(line[: sealed.start()].lstrip()).hexdigest() != sealed[1].decode():
+        raise PayloadError("its hash does not fit: it was changed or damaged since it was exported")
+    digest = sealed[1].decode()
+    if "ledger" in content:
+        context_id = _uuid(content["ledger"], "ledger")
+        return Parcel(context_id, digest, None, usage=_read(USAGE, content, "usage", context_id))
+    try:
+        return _context(content, digest)
+    except CtxstoreError as error:
+        raise PayloadError(f"context {_name(content)}: {error}") from error
+
+
+def _name(content: Mapping[str, Any]) -> str:
+    head = content.get("context")
+    return str(head.get("id") if isinstance(head, dict) else None)[:40]
+
+
+def _context(content: Mapping[str, Any], digest: str) -> Parcel:
+    head = _row(HEAD, content.get("context"), "context")
+    context_id = head["id"] = clock.parse_id(head["id"])
+    payload = content.get("payload")
+    head |= {"payload": jsontext.dumps(payload), "last_save": secrets.token_hex(TOKEN_LENGTH // 2), "lease_epoch": 0}
+    codec.load_head(head["payload"], head["schema_version"], context_id=context_id)
+    rows = _read(MESSAGE, content, "messages", context_id)
+    positions = [row["position"] for row in rows]
+    if positions != sorted({*positions}) or not all(0 <= p < head["next_position"] for p in positions):
+        raise PayloadError("messages: their positions are not in order, or beyond next_position")
+    found = codec.load_messages(
+        [row["payload"] for row in rows],
+        [row["schema_version"] for row in rows],
+        positions=positions,
+        context_id=context_id,
+    )
+    for i, (row, message) in enumerate(zip(rows, found, strict=True)):
+        if row["id"] != message.id:
+            raise PayloadError(f"messages[{i}]: the id is not its payload's")
+        rows[i] = {**message_row(context_id, row["position"], message), **row}
+    flights = _read(FLIGHT, content, "in_flight", context_id)
+    for row in flights:
+        flight_messages(row["payload"], context_id)
+    return Parcel(context_id, digest, head, rows, flights, _read(USAGE, content, "usage", context_id))
+
+
+def _read(columns: Sequence[sa.Column[Any]], content: Mapping[str, Any], key: str, id: UUID) -> list[dict[str, Any]]:
+    found = content.get(key)
+    if not isinstance(found, list):
+        raise PayloadError(f"{key}: must be a list of rows")
+    return [{"context_id": id, **_row(columns, item, f"{key}[{i}]")} for i, item in enumerate(found)]
+
+
+def _row(columns: Sequence[sa.Column[Any]], item: Any, path: str) -> dict[str, Any]:
+    if not isinstance(item, dict):
+        raise PayloadError(f"{path}: must be an object")
+    unknown = item.keys() - {c.name for c in columns}
+    if unknown:
+        raise PayloadError(f"{path}.{min(unknown)}: there is no such column here; a newer ctxstore wrote this")
+    return {c.name: _column(c, item.get(c.name), f"{path}.{c.name}") for c in columns}
+
+
+def _column(column: sa.Column[Any], value: Any, path: str) -> Any:
+    kind = column.type
+    if value is None:
+        if not column.nullable:
+            raise PayloadError(f"{path}: is missing")
+        return None
+    if isinstance(kind, JsonText):
+        return jsontext.dumps(value)
+    if isinstance(kind, Uuid):
+        return _uuid(value, path)
+    if isinstance(kind, UtcDateTime):
+        return _time(value, path)
+    if isinstance(kind, sa.Boolean):
+        if type(value) is bool:
+            return value
+    elif isinstance(kind, sa.Integer):
+        bits = 63 if isinstance(kind, sa.BigInteger) else 31
+        if type(value) is int and -(2**bits) <= value < 2**bits:
+            return value
+    elif isinstance(value, str) and "\x00" not in value and (kind.length is None or len(value) <= kind.length):  # type: ignore[attr-defined]
+        return value
+    raise PayloadError(f"{path}: {value!r:.40} is not what this column holds")
+
+
+def _uuid(value: Any, path: str) -> UUID:
+    try:
+        return UUID(value)
+    except (ValueError, AttributeError, TypeError) as error:
+        raise PayloadError(f"{path}: {value!r:.40} is no UUID") from error
+
+
+def _time(value: Any, path: str) -> dt.datetime:
+    try:
+        time = dt.datetime.fromisoformat(value)
+    except (ValueError, TypeError) as error:
+        raise PayloadError(f"{path}: {value!r:.40} is no time") from error
+    if time.tzinfo is None:
+        raise PayloadError(f"{path}: {value!r:.40} has no zone")
+    return time.astimezone(dt.UTC)

@@ -1,0 +1,197 @@
+"""How store functions are run: each in a transaction of its own, again when the database asks for it, in both worlds.
+
+A function takes a synchronous connection and decides by reading, so it may be run again. What takes more than one
+transaction, or a wait, is a flow: a generator that yields ``Job`` and seconds to wait. It never yields in ``finally``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
+
+import sqlalchemy as sa
+from sqlalchemy.engine import URL
+
+from ..errors import ConfigurationError
+from .engines import Synchronous, async_engine, in_memory, sync_engine, url_of
+from .failures import Patience, is_foreign
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine  # loads greenlet, which a synchronous program may not have
+
+__all__ = ["Flow", "Job", "Runner", "job"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Job:
+    """One function to be run in a transaction."""
+
+    __slots__ = ("args", "function", "kwargs")
+
+    def __init__(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+
+Flow: TypeAlias = Generator[Job | float, Any, T]
+
+
+def job(function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+    """Run ``function`` in a transaction and give its result; ``yield from`` this."""
+    result: T = yield Job(function, args, kwargs)
+    return result
+
+
+class Runner:
+    """Engines, and what runs on them. Nothing is connected to before the first call."""
+
+    def __init__(
+        self, database: str | URL | sa.Engine | AsyncEngine, *, synchronous: Synchronous, busy_timeout: float
+    ) -> None:
+        self._url: str | URL | None = None
+        self._host: sa.Engine | None = None
+        self._ahost: AsyncEngine | None = None
+        self._own: sa.Engine | None = None
+        self._aown: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
+        self._set_up: dict[str, Any] = {"synchronous": synchronous, "busy_timeout": busy_timeout}
+        self._memory = False
+        if isinstance(database, sa.Engine):
+            self._host = database.execution_options(preserve_rowcount=True)
+        elif isinstance(database, str | URL):
+            self._url = database
+            self._memory = in_memory(url_of(database))
+        elif isinstance(getattr(database, "sync_engine", None), sa.Engine):
+            self._ahost = database.execution_options(preserve_rowcount=True)
+        else:
+            raise ConfigurationError(f"a Store needs a URL, an Engine or an AsyncEngine, not {database!r}")
+
+    def __repr__(self) -> str:
+        if self._url is not None:
+            return f"<Store {sa.make_url(self._url).render_as_string(hide_password=True)}>"
+        return f"<Store {(self._host or self._ahost)!r}>"
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The synchronous engine.
+
+        Raises:
+            ConfigurationError: the store stands on an ``AsyncEngine``, or the driver is not installed.
+        """
+        if self._host is not None:
+            return self._host
+        if self._url is None:
+            raise ConfigurationError("this store stands on an AsyncEngine and has only the a-verbs (aload, asave ...)")
+        if self._own is None:
+            engine = sync_engine(self._url, **self._set_up)
+            self._own = engine.execution_options(preserve_rowcount=True)
+        return self._own
+
+    @property
+    def async_engine(self) -> AsyncEngine:
+        """The asyncio engine; of a URL, one for each event loop, since pooled connections belong to theirs.
+
+        Raises:
+            ConfigurationError: the store stands on a synchronous ``Engine``, or no asyncio driver is installed.
+        """
+        if self._ahost is not None:
+            return self._ahost
+        if self._url is None:
+            raise ConfigurationError("this store stands on a synchronous Engine and has no a-verbs; give it a URL")
+        loop = asyncio.get_running_loop()
+        if loop not in self._aown:
+            engine = async_engine(self._url, **self._set_up)
+            self._aown[loop] = engine.execution_options(preserve_rowcount=True)
+        return self._aown[loop]
+
+    def run(self, function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of ``function`` in a transaction that is committed.
+
+        Raises:
+            StoreUnavailableError, DatabaseNotUpgradedError, StoreError: see ``Patience.wait``.
+        """
+        patience = Patience()
+        while True:
+            try:
+                with self.engine.begin() as c:
+                    return function(c, *args, **kwargs)
+            except Exception as error:
+                if not is_foreign(error):
+                    raise
+                pause = patience.wait(error)
+            time.sleep(pause)
+
+    async def arun(self, function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``run`` for asyncio. SQLite's memory has no waits, so there it is the same connection."""
+        if self._memory:
+            return self.run(function, *args, **kwargs)
+        patience = Patience()
+        while True:
+            try:
+                async with self.async_engine.begin() as c:
+                    return await c.run_sync(function, *args, **kwargs)
+            except Exception as error:
+                if not is_foreign(error):
+                    raise
+                pause = patience.wait(error)
+            await asyncio.sleep(pause)
+
+    def drive(self, flow: Flow[T]) -> T:
+        """The result of ``flow``."""
+        answer: Any = None
+        error: Exception | None = None
+        while True:
+            try:
+                step = flow.throw(error) if error is not None else flow.send(answer)
+            except StopIteration as stop:
+                result: T = stop.value
+                return result
+            answer = error = None
+            try:
+                if isinstance(step, Job):
+                    answer = self.run(step.function, *step.args, **step.kwargs)
+                else:
+                    time.sleep(step)
+            except Exception as caught:
+                error = caught
+
+    async def adrive(self, flow: Flow[T]) -> T:
+        """``drive`` for asyncio; a cancellation closes the flow where it stands."""
+        answer: Any = None
+        error: Exception | None = None
+        try:
+            while True:
+                try:
+                    step = flow.throw(error) if error is not None else flow.send(answer)
+                except StopIteration as stop:
+                    result: T = stop.value
+                    return result
+                answer = error = None
+                try:
+                    if isinstance(step, Job):
+                        answer = await self.arun(step.function, *step.args, **step.kwargs)
+                    else:
+                        await asyncio.sleep(step)
+                except Exception as caught:
+                    error = caught
+        finally:
+            flow.close()
+
+    def close(self) -> None:
+        """Close the connections of our own engines; a host's engine is left as it is."""
+        if self._own is not None:
+            self._own.dispose()
+            self._own = None
+        for engine in self._aown.values():  # their loops are not ours to run: the connections are let go
+            engine.sync_engine.dispose(close=False)
+        self._aown.clear()
+
+    async def aclose(self) -> None:
+        """``close`` for asyncio: the connections of this loop are closed in order."""
+        engine = self._aown.pop(asyncio.get_running_loop(), None)
+        if engine is not None:
+            await engine.dispose()
+        self.close()
