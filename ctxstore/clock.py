@@ -79,6 +79,18 @@ def parse_id(value: object) -> UUID:
     Raises:
         InvalidIdError: it is anything else, another version of UUID included.
     """
+    found = _uuid7(value)
+    if found is None:
+        raise InvalidIdError(f"an id must be a UUIDv7 (such as {UUID(int=7 << 76 | 2 << 62)}), not {value!r}")
+    return found
+
+
+def is_uuid7(value: object) -> bool:
+    """Whether ``parse_id`` would take it."""
+    return _uuid7(value) is not None
+
+
+def _uuid7(value: object) -> UUID | None:
     found: UUID | None = None
     if isinstance(value, UUID):
         found = value
@@ -89,18 +101,7 @@ def parse_id(value: object) -> UUID:
             found = None
         if found is not None and value.lower() not in (str(found), found.hex):
             found = None
-    if found is None or found.version != 7:
-        raise InvalidIdError(f"an id must be a UUIDv7 (such as {UUID(int=7 << 76 | 2 << 62)}), not {value!r}")
-    return found
-
-
-def is_uuid7(value: object) -> bool:
-    """Whether ``parse_id`` would take it."""
-    try:
-        parse_id(value)
-    except InvalidIdError:
-        return False
-    return True
+    return found if found is not None and found.version == 7 else None
 
 
 def time_of(identity: UUID) -> dt.datetime:

@@ -121,7 +121,9 @@ class Summarize:
     ``model`` writes it, the context's own when left out. Without a known window nothing happens.
     """
 
-    def __init__(self, at_percent: float = 65, keep: int = 8, prompt: str | None = None, model: str | None = None) -> None:
+    def __init__(
+        self, at_percent: float = 65, keep: int = 8, prompt: str | None = None, model: str | None = None
+    ) -> None:
         if not 0 < at_percent <= 100:
             raise ConfigurationError(f"at_percent must be over 0 and at most 100, not {at_percent}")
         if keep < 0:
@@ -185,7 +187,7 @@ def summarize(run: Run, prompt: str | None = None, keep: int = 0) -> Flow[str]:
     state = run.state
     run.kind = "compaction"
     message = Message.new("user", prompt or PROMPT)
-    reply, answer, entries = yield from ask(run, (message,))
+    _, answer, entries = yield from ask(run, (message,))
     text = answer.text
     if not text:
         raise ConfigurationError(f"the model {answer.origin and answer.origin.model!r} gave no summary; try another")

@@ -382,7 +382,8 @@ class Context(Talking):
         """
         if snapshot is None:
             listed = [m for item in messages or () for m in as_messages(item)]
-            thread, started, source_model, text = clock.parse_id(thread_id or clock.new_id()), clock.now(), None, summary
+            thread, started = clock.parse_id(thread_id or clock.new_id()), clock.now()
+            source_model, text = None, summary
         elif isinstance(snapshot, ContextSnapshot):
             listed, thread, started = list(snapshot.messages), snapshot.thread_id, snapshot.started_at
             source_model, text = snapshot.model if snapshot.provider == self._provider.name else None, snapshot.summary

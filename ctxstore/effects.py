@@ -135,7 +135,9 @@ def read() -> Flow[bytes]:
     return data
 
 
-def invoke(calls: Sequence[BoundCall], strategy: Literal["sequential", "thread"] = "sequential") -> Flow[list[ToolResult]]:
+def invoke(
+    calls: Sequence[BoundCall], strategy: Literal["sequential", "thread"] = "sequential"
+) -> Flow[list[ToolResult]]:
     """Run the tools; an exception of one becomes its result."""
     results: list[ToolResult] = yield Invoke(calls, strategy)
     return results

@@ -103,18 +103,22 @@ class Facts:
 
     @property
     def params(self) -> dict[str, Any]:
-        """A copy of the request's own parameters."""
-        return dict(self.state.head.params)
+        """The request's own parameters, to read."""
+        params: dict[str, Any] = jsontext.read_only(self.state.head.params)
+        return params
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """A copy of the caller's own data; assign to change it."""
-        return dict(self.state.head.metadata)
+        """The caller's own data, to read; assign the whole to change it."""
+        metadata: dict[str, Any] = jsontext.read_only(self.state.head.metadata)
+        return metadata
 
     @metadata.setter
     def metadata(self, value: Mapping[str, Any]) -> None:
-        self.state.head.metadata = dict(jsontext.check(dict(value), "metadata"))
-        self.state.touch()
+        checked = dict(jsontext.check(dict(value), "metadata"))
+        if jsontext.dumps(checked) != jsontext.dumps(self.state.head.metadata):
+            self.state.head.metadata = checked
+            self.state.touch()
 
     @property
     def messages(self) -> MessageList:

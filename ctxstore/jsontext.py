@@ -16,7 +16,18 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from .errors import PayloadError, UnsupportedValueError
 
-__all__ = ["MAX_DEPTH", "check", "check_loaded", "dumps", "join_surrogates", "loads", "searchable"]
+__all__ = [
+    "MAX_DEPTH",
+    "FrozenDict",
+    "FrozenList",
+    "check",
+    "check_loaded",
+    "dumps",
+    "join_surrogates",
+    "loads",
+    "read_only",
+    "searchable",
+]
 
 MAX_DEPTH = 128
 """The deepest nesting that is written: within what every reader of JSON in the databases and in Python can take."""
@@ -187,3 +198,38 @@ def join_surrogates(text: str) -> str:
 def searchable(text: str) -> str:
     """``text`` for a plain text column: NUL and lone surrogates, which databases refuse, are U+FFFD."""
     return _UNSEARCHABLE.sub("\ufffd", text)
+
+
+def read_only(value: Any) -> Any:
+    """A copy of a JSON value that compares as lists and dicts do and refuses every change, at every depth."""
+    if isinstance(value, dict):
+        return FrozenDict({key: read_only(item) for key, item in value.items()})
+    if isinstance(value, list):
+        return FrozenList(read_only(item) for item in value)
+    return value
+
+
+def _refuse(*_: Any, **__: Any) -> Any:
+    raise TypeError(
+        "this is to be read: what is changed in place would never be saved; give the changed whole, as in "
+        "ctx.metadata = {**ctx.metadata, 'k': 1}, or append a message"
+    )
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that compares as one and refuses every change."""
+
+    __setitem__ = __delitem__ = __ior__ = update = setdefault = pop = popitem = clear = _refuse
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)  # a copy of the caller's own is theirs to change
+
+
+class FrozenList(list[Any]):
+    """A list that compares as one and refuses every change."""
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = extend = insert = pop = remove = clear = sort = reverse = _refuse
+
+    def __reduce__(self) -> Any:
+        return list, (list(self),)

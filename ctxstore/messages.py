@@ -10,7 +10,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
-from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    field_validator,
+)
 
 from . import clock, jsontext
 from .errors import PayloadError
@@ -110,7 +119,7 @@ class ToolResult(Value):
     type: Literal["tool_result"]
     id: str
     name: str | None = None
-    value: Any = None
+    value: Annotated[Any, AfterValidator(jsontext.read_only)] = None
     error: Annotated[bool, Field(strict=True)] = False
 
     def to_payload(self) -> dict[str, Any]:
@@ -157,7 +166,7 @@ class DataPart(Value):
     """Plain JSON as content, for roles whose content is data rather than text."""
 
     type: Literal["data"]
-    value: Any = None
+    value: Annotated[Any, AfterValidator(jsontext.read_only)] = None
 
 
 class UnknownPart(Value):
@@ -179,7 +188,8 @@ _KnownPart = Annotated[
     Field(discriminator="type"),
 ]
 Part: TypeAlias = Annotated[_KnownPart | UnknownPart, Field(union_mode="left_to_right")]
-Content: TypeAlias = Annotated[str | None | list[Part], Field(union_mode="left_to_right")]
+_Parts = Annotated[list[Part], AfterValidator(jsontext.FrozenList)]
+Content: TypeAlias = Annotated[str | None | _Parts, Field(union_mode="left_to_right")]
 
 
 class Origin(Value):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 from .errors import ConfigurationError
 from .tools import Tool
@@ -37,7 +38,7 @@ class ToolPolicy:
         deny: Iterable[str] = (),
         evaluator: Callable[[Tool], PolicyStatus | bool | None] | None = None,
         max_rounds: int = 8,
-        strategy: str = "sequential",
+        strategy: Literal["sequential", "thread"] = "sequential",
     ) -> None:
         if max_rounds < 0:
             raise ConfigurationError(f"max_rounds must be 0 or more, not {max_rounds}")
@@ -48,7 +49,7 @@ class ToolPolicy:
         self.allowed, self.denied = set(allow), set(deny)
         self.evaluator = evaluator
         self.max_rounds = max_rounds
-        self.strategy = strategy
+        self.strategy: Literal["sequential", "thread"] = strategy
 
     def allow(self, name: str) -> ToolPolicy:
         """Allow the tool ``name`` from now on."""

@@ -25,7 +25,7 @@ def repair(messages: Sequence[Message]) -> list[Message]:
     answers twice) is left out. An id that is called again is a new call; results after it are its own. Messages that
     are in order already are passed on as they are.
     """
-    if not any(type(m.content) is list for m in messages):
+    if not any(isinstance(m.content, list) for m in messages):
         return list(messages)
     answers = _answers(messages)
     out: list[Message] = []
@@ -62,7 +62,7 @@ def _answers(messages: Sequence[Message]) -> dict[tuple[int, int], ToolResult]:
     answers: dict[tuple[int, int], ToolResult] = {}
     waiting: dict[str, list[tuple[int, int]]] = {}
     for index, message in enumerate(messages):
-        if type(message.content) is not list:
+        if not isinstance(message.content, list):
             continue
         here: dict[str, list[tuple[int, int]]] = {}
         for number, call in enumerate(message.tool_calls):

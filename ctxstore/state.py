@@ -239,7 +239,7 @@ class State:
                     self._totals.priced += 1
         elif self._first_user is None and m.role == "user":
             self._first_user = m
-        if type(m.content) is list:
+        if isinstance(m.content, list):
             for call in m.tool_calls:
                 self.open_calls[call.id] = call
                 self._answered.discard(call.id)  # an id that comes again is a new call

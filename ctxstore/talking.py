@@ -98,7 +98,7 @@ class Talking(Facts):
 
         Leaving the loop early gives the request up; the context is as it was before it.
         """
-        run, sink, messages = self._run(prompt, model, tools, schema, True, params)
+        run, _, messages = self._run(prompt, model, tools, schema, True, params)
         return self._drive(run, self._flow(run, messages))
 
     def ask(self, prompt: Any, *, files: Iterable[str | Path] = (), stream: Any = None) -> Response:

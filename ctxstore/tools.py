@@ -76,7 +76,9 @@ class Tool:
         try:
             schema: dict[str, Any] = self._model.model_json_schema(by_alias=True)
         except Exception as error:
-            raise ConfigurationError(f"the tool {self.name!r} has a parameter without a JSON schema: {error}") from error
+            raise ConfigurationError(
+                f"the tool {self.name!r} has a parameter without a JSON schema: {error}"
+            ) from error
         schema.pop("title", None)
         for entry in schema.get("properties", {}).values():
             entry.pop("title", None)

@@ -322,7 +322,7 @@ def render(state: State, instructions: str | None, new: Sequence[Message] = ()) 
     history = [*state.messages, *new]
     if instructions is not None:
         history = [m for m in history if not (m.__pydantic_extra__ or {}).get("instructions")]
-    out = repair(history) if state.uses_tools or any(type(m.content) is list for m in new) else history
+    out = repair(history) if state.uses_tools or any(isinstance(m.content, list) for m in new) else history
     if state.head.summary is not None:
         lead = 0
         while lead < len(out) and out[lead].role in ("system", "developer"):
@@ -360,9 +360,8 @@ def _answer(run: Run, answers: Sequence[tuple[ToolCall, PolicyStatus, Tool | Non
             run.trace("on_tool_start", call)
             bound.append(BoundCall(call, tool))
     if bound:
-        for one, result in zip(
-            bound, (yield from invoke(bound, run.policy.strategy)), strict=True  # type: ignore[arg-type]
-        ):
+        answered = yield from invoke(bound, run.policy.strategy)
+        for one, result in zip(bound, answered, strict=True):
             results[one.call.id] = result
             run.trace("on_tool_finish", one.call, result)
     if not results:

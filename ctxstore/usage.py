@@ -11,11 +11,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, model_validator
+
+from .errors import ConfigurationError
 
 if TYPE_CHECKING:
     from .messages import Message
@@ -124,8 +126,8 @@ class Tier:
 class Price:
     """USD per million tokens, each kind at its rate; None falls back to the rate of the whole it is a part of.
 
-    ``tiers`` are the rates of long requests, the shortest first. ``source`` says where the numbers come from and
-    stands in the ledger beside the cost.
+    ``request`` is USD for each request, whatever its length. ``tiers`` are the rates of long requests, the shortest
+    first. ``source`` says where the numbers come from and stands in the ledger beside the cost.
     """
 
     input: Decimal
@@ -137,6 +139,7 @@ class Price:
     input_audio: Decimal | None = None
     output_audio: Decimal | None = None
     input_image: Decimal | None = None
+    request: Decimal | None = None
     source: str = "caller"
     tiers: tuple[Tier, ...] = ()
 
@@ -145,11 +148,15 @@ class Price:
         """From a mapping such as ``{"input": 3, "output": 15, "cache_read": 0.3}``.
 
         ``"tiers": {200_000: {"input": 6, "output": 22.5}}`` gives the rates past that many tokens of input.
+
+        Raises:
+            ConfigurationError: a rate is unknown, missing or no amount.
         """
-        tiers = tuple(
-            Tier(int(above), _decimals(more)) for above, more in sorted((rates.get("tiers") or {}).items(), key=_above)
-        )
-        return cls(**_decimals({k: v for k, v in rates.items() if k != "tiers"}), source=source, tiers=tiers)
+        tiers = {int(above): _decimals(more) for above, more in (rates.get("tiers") or {}).items()}
+        base = _decimals({k: v for k, v in rates.items() if k != "tiers"})
+        if not {"input", "output"} <= base.keys():
+            raise ConfigurationError("a price needs the rates 'input' and 'output', in USD per million tokens")
+        return cls(**base, source=source, tiers=tuple(Tier(above, tiers[above]) for above in sorted(tiers)))
 
     def to_payload(self) -> dict[str, str]:
         """The rates as exact decimal strings, with their source; those of a tier as ``input_above_200000``."""
@@ -168,21 +175,18 @@ class Price:
                 return replace(self, **rates).cost(usage)
         read, write = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
         hour = usage.cache_write_1h_tokens or 0
-        audio_in, audio_out = usage.input_audio_tokens or 0, usage.output_audio_tokens or 0
-        image, reasoning = usage.input_image_tokens or 0, usage.reasoning_tokens or 0
-        if self.input_audio is None:
-            audio_in = 0
-        if self.input_image is None:
-            image = 0
-        if self.output_audio is None:
-            audio_out = 0
-        if self.reasoning is None:
-            reasoning = 0
+        # What has no rate of its own is left in the whole it is a part of, and no token is charged twice: audio that
+        # was cached counts as cached.
+        rest = max(usage.input_tokens - read - write, 0)
+        audio_in, rest = _split(rest, usage.input_audio_tokens, self.input_audio)
+        image, rest = _split(rest, usage.input_image_tokens, self.input_image)
+        audio_out, said = _split(usage.output_tokens, usage.output_audio_tokens, self.output_audio)
+        reasoning, said = _split(said, usage.reasoning_tokens, self.reasoning)
         write_rate = self.input if self.cache_write is None else self.cache_write
         zero = Decimal(0)
         parts: dict[str, Decimal] = {
-            "input": max(usage.input_tokens - read - write - audio_in - image, 0) * self.input,
-            "output": max(usage.output_tokens - reasoning - audio_out, 0) * self.output,
+            "input": rest * self.input,
+            "output": said * self.output,
             "cache_read": read * (self.input if self.cache_read is None else self.cache_read),
             "cache_write": max(write - hour, 0) * write_rate
             + hour * (write_rate if self.cache_write_1h is None else self.cache_write_1h),
@@ -190,18 +194,37 @@ class Price:
             "input_audio": audio_in * (self.input_audio or zero),
             "output_audio": audio_out * (self.output_audio or zero),
             "input_image": image * (self.input_image or zero),
+            "request": (self.request or zero) * 1_000_000,
         }
         picos = {k: int((v * PICO / 1_000_000).to_integral_value()) for k, v in parts.items()}
         dollars: dict[str, Any] = {k: _usd(v) for k, v in picos.items()}
         return Cost(total=_usd(sum(picos.values())), **dollars)
 
 
-def _decimals(rates: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: Decimal(str(v)) for k, v in rates.items() if v is not None}
+def _split(whole: int, part: int | None, rate: Decimal | None) -> tuple[int, int]:
+    """How much of ``whole`` has the rate of its part, and what is left."""
+    found = 0 if rate is None else min(part or 0, whole)
+    return found, whole - found
 
 
-def _above(tier: tuple[Any, Any]) -> int:
-    return int(tier[0])
+_RATES = tuple(name for name in Price.__dataclass_fields__ if name not in ("source", "tiers"))
+
+
+def _decimals(rates: Any) -> dict[str, Any]:
+    if not isinstance(rates, Mapping):
+        raise ConfigurationError(f"rates are a mapping such as {{'input': 3, 'output': 15}}, not {rates!r}")
+    found: dict[str, Any] = {}
+    for name, value in rates.items():
+        if name not in _RATES:
+            raise ConfigurationError(f"there is no rate {name!r}; there are {', '.join(_RATES)}")
+        if value is not None:
+            try:
+                found[name] = Decimal(str(value))
+            except InvalidOperation as error:
+                raise ConfigurationError(f"the rate {name!r} is no number: {value!r}") from error
+            if not (found[name].is_finite() and found[name] >= 0):
+                raise ConfigurationError(f"the rate {name!r} cannot be {value!r}")
+    return found
 
 
 def _usd(pico: int) -> Decimal:
@@ -221,6 +244,7 @@ class Cost:
     input_audio: Decimal = Decimal(0)
     output_audio: Decimal = Decimal(0)
     input_image: Decimal = Decimal(0)
+    request: Decimal = Decimal(0)
     unpriced: int = 0
 
     @property

@@ -20,11 +20,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
 from sqlalchemy.engine import make_url
 
 HERE = ("postgresql+psycopg://postgres@127.0.0.1:5432/postgres", "mysql+pymysql://root@127.0.0.1:3306/mysql")
 DRIVERS = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql", "mariadb": "mysql+pymysql"}
 ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg", "mysql": "mysql+aiomysql"}
+
+# A machine that is busy makes no test fail: examples may take as long as they do.
+settings.register_profile("ctxstore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ctxstore")
 
 # -- which databases
 

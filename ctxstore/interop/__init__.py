@@ -6,9 +6,8 @@ that has grown since is a clash, reported and not merged. The other program's da
 
 from __future__ import annotations
 
-from . import llmrb, openai_agents
+from .by_name import read
 from .llmrb import import_column
 from .openai_agents import import_sessions
-from .source import read
 
-__all__ = ["import_column", "import_sessions", "llmrb", "openai_agents", "read"]
+__all__ = ["import_column", "import_sessions", "read"]

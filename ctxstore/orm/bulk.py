@@ -13,6 +13,7 @@ from sqlalchemy.orm import Mapper
 from .. import clock, jsontext
 from ..errors import ConfigurationError
 from ..payload import codec
+from ..payload.schema import Document
 from ..payload.upcasts import current
 from ..state import State
 from ..store import bulk
@@ -186,12 +187,14 @@ class HostColumn:
         if len(row.key) == 1 and clock.is_uuid7(row.key[0]):
             identity = clock.parse_id(row.key[0])
         content = codec.parse(raw)
-        document = codec.load_parsed(content, context_id=identity, place=":".join([self.place, *map(str, row.key)]))
+        place = ":".join([self.place, *map(str, row.key)])
+        document, raw_messages = codec.load_with_messages(content, context_id=identity, place=place)
         if content["schema_version"] == current():
             return False
         state = State(document.head)
         state.take(document)
-        payload = codec.dump(document, projections(state))
+        payload = codec.dump(Document(document.head, []), projections(state))
+        payload["messages"] = raw_messages  # they are JSON's own values already, and were validated
         row.new = {"payload": payload if self.decorated and not isinstance(raw, str) else jsontext.dumps(payload)}
         if self.beside:
             row.new |= {k: v for k, v in values_of(state).items() if k in self.beside and k != "context_window"}

@@ -75,6 +75,8 @@ class ColumnBinding:
         self.model: str = mapper.class_.__name__
         self.data, self.column = self._find(getattr(mapper.class_, "__context_column__", None))
         self.text = self._is_text(self.column.type)
+        if with_columns and (missing := [key for key in COLUMNS if key not in mapper.column_attrs]):
+            raise ConfigurationError(f"{self.model} has HasContext and lacks its columns {', '.join(missing)}")
         self.token = TOKEN if with_columns else None
         self.values = [key for key in COLUMNS if key not in ("context_data", TOKEN)] if with_columns else []
         self._checked: set[str] = set()

@@ -134,7 +134,7 @@ class RecordKeeper:
         return session is not None and not greenlet_needed(session, self.row.mapper)
 
     def _same(self, held: Any, load: bool) -> bool:
-        """Whether ``held``, another object than ``value``, is the same save; without ``load`` as far as that is known."""
+        """Whether ``held``, another object than ``value``, is the same save; as far as is known without ``load``."""
         raise NotImplementedError
 
     def _check(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,12 +23,14 @@ from ..errors import ConfigurationError, PayloadError, SchemaVersionError
 from ..messages import MESSAGES, Message
 from ..usage import TokenUsage
 from . import upcasts
+from .ids import EPOCH, message_id_of, stable_id
 from .params import check_params
 from .schema import PROJECTIONS, Document, Head
 
 __all__ = [
     "check_params",
     "check_version",
+    "collector_held",
     "context_id_of",
     "dump",
     "dump_head",
@@ -38,6 +39,8 @@ __all__ = [
     "load_head",
     "load_messages",
     "load_parsed",
+    "load_row",
+    "load_with_messages",
     "message_id_of",
     "parse",
     "stable_id",
@@ -101,26 +104,7 @@ def context_id_of(document: Mapping[str, Any] | str | bytes) -> UUID:
 
 def _id_of(content: Mapping[str, Any], place: str | None = None) -> UUID:
     text = place if place is not None else json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return stable_id(min(_times_of(_messages_of(content)), default=_EPOCH), text)
-
-
-def message_id_of(context_id: UUID, position: int) -> UUID:
-    """The id of a message that came without one, the same every time: from its context's id and its position."""
-    return _uuid7(context_id.int >> 80, context_id.bytes + position.to_bytes(8, "big"))
-
-
-def stable_id(time: dt.datetime, place: str) -> UUID:
-    """The id of what stands at ``place``, which names it and nothing else, since ``time``: the same every time."""
-    return _uuid7(max(time - _EPOCH, dt.timedelta()) // dt.timedelta(milliseconds=1), place.encode())
-
-
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-
-
-def _uuid7(milliseconds: int, seed: bytes) -> UUID:
-    digest = int.from_bytes(hashlib.sha256(seed).digest()[:10], "big")
-    random = (digest >> 68 << 64) | (digest & (1 << 62) - 1)
-    return UUID(int=milliseconds << 80 | 7 << 76 | 2 << 62 | random)
+    return stable_id(min(_times_of(_messages_of(content)), default=EPOCH), text)
 
 
 def _times_of(messages: Iterable[Mapping[str, Any]]) -> list[dt.datetime]:
@@ -171,19 +155,27 @@ def load(
         SchemaVersionError: the version is missing, newer or no version.
         PayloadError: it is no payload, or a part of it is not what it must be; the path says which.
     """
-    with _collector_held():
+    with collector_held():
         return load_parsed(parse(data), context_id=context_id, place=place)
 
 
 def load_parsed(content: dict[str, Any], *, context_id: UUID | None = None, place: str | None = None) -> Document:
     """``load`` of what ``parse`` gave."""
+    return load_with_messages(content, context_id=context_id, place=place)[0]
+
+
+def load_with_messages(
+    content: dict[str, Any], *, context_id: UUID | None = None, place: str | None = None
+) -> tuple[Document, list[dict[str, Any]]]:
+    """The same, and the messages as they stand in a payload of the current version."""
     _messages_of(content)
     raw = upcasts.upcast_document(content, content["schema_version"])
     messages = _messages_of(raw)
     if context_id is None:
         context_id = clock.parse_id(raw["id"]) if clock.is_uuid7(raw.get("id")) else _id_of(content, place)
     head = _head(raw, context_id, messages)
-    return Document(head, _validated(_with_ids(messages, context_id)))
+    messages = _with_ids(messages, context_id)
+    return Document(head, _validated(messages)), messages
 
 
 def dump(document: Document, projections: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -196,7 +188,7 @@ def dump(document: Document, projections: Mapping[str, Any] | None = None) -> di
     """
     out = _head_payload(document.head, projections)
     check = jsontext.check
-    with _collector_held():
+    with collector_held():
         out["messages"] = [check(m.to_payload(), f"messages[{i}]", _MESSAGE) for i, m in enumerate(document.messages)]
     return _with_extras(out, document.head)
 
@@ -214,7 +206,9 @@ def _messages_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _with_ids(messages: list[dict[str, Any]], context_id: UUID) -> list[dict[str, Any]]:
-    return [m if m.get("id") is not None else {**m, "id": message_id_of(context_id, i)} for i, m in enumerate(messages)]
+    return [
+        m if m.get("id") is not None else {**m, "id": str(message_id_of(context_id, i))} for i, m in enumerate(messages)
+    ]
 
 
 # -- the head
@@ -378,7 +372,7 @@ def load_messages(
         if found is not None and len(found) == len(texts):
             return found
     return [
-        _one(text, version, positions[i] if positions else i, context_id, source or upcasts.Source())
+        load_row(text, version, positions[i] if positions else i, context_id, source)[0]
         for i, (text, version) in enumerate(zip(texts, versions, strict=True))
     ]
 
@@ -386,7 +380,7 @@ def load_messages(
 def _all_at_once(texts: Sequence[str]) -> list[Message] | None:
     """Every row in one call, None when one of them needs a closer look."""
     joined = f"[{','.join(texts)}]"
-    with _collector_held():
+    with collector_held():
         try:
             return MESSAGES.validate_json(joined)
         except (ValidationError, UnicodeEncodeError):
@@ -398,7 +392,7 @@ def _all_at_once(texts: Sequence[str]) -> list[Message] | None:
 
 
 @contextmanager
-def _collector_held() -> Iterator[None]:
+def collector_held() -> Iterator[None]:
     """Hold the garbage collector: it would walk tens of thousands of new objects again and again, none of which can be
     garbage yet, and double the time."""
     held = gc.isenabled()
@@ -410,28 +404,31 @@ def _collector_held() -> Iterator[None]:
             gc.enable()
 
 
-def _one(text: str, version: int, position: int, context_id: UUID | None, source: upcasts.Source) -> Message:
+def load_row(
+    text: str, version: int, position: int, context_id: UUID | None = None, source: upcasts.Source | None = None
+) -> tuple[Message, dict[str, Any], dict[str, Any]]:
+    """One message from its row, as the row says it and as the current version does. Raises as ``load_messages``."""
     path = f"the message at position {position}"
     check_version(version)
     try:
-        raw = jsontext.loads(text)
+        old = jsontext.loads(text)
     except PayloadError as error:
         raise PayloadError(f"{path}: {error}") from error
-    if not isinstance(raw, dict):
-        raise PayloadError(f"{path}: must be an object, this is {_kind(raw)}")
-    jsontext.check_loaded(raw, path, _MESSAGE)
+    if not isinstance(old, dict):
+        raise PayloadError(f"{path}: must be an object, this is {_kind(old)}")
+    jsontext.check_loaded(old, path, _MESSAGE)
     try:
-        raw = upcasts.upcast_message(raw, version, source)
+        raw = upcasts.upcast_message(old, version, source or upcasts.Source())
     except PayloadError as error:
         raise PayloadError(f"{path}: {error}") from error
     if raw.get("id") is None and context_id is not None:
-        raw["id"] = message_id_of(context_id, position)
+        raw["id"] = str(message_id_of(context_id, position))
     try:
         message = Message.model_validate(raw)
     except ValidationError as error:
         raise _refusal(error, raw, f"{path}: ") from error
     _check_numbers(message, path)
-    return message
+    return message, old, raw
 
 
 def _validated(raw: list[dict[str, Any]]) -> list[Message]:

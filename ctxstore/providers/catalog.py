@@ -6,6 +6,7 @@ same as being free, and no window.
 
 from __future__ import annotations
 
+import datetime as dt
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from .. import clock
 from ..usage import Price, Tier
 
-__all__ = ["price_of", "window_of"]
+__all__ = ["price_of", "price_then", "window_of"]
 
 _RATES = {
     "input": "input_mtok",
@@ -29,8 +30,8 @@ _RATES = {
 
 
 @lru_cache(maxsize=512)
-def _model(provider: str, model: str) -> Any:
-    """The catalogue's entry, None when there is none."""
+def _model(provider: str | None, model: str) -> Any:
+    """The catalogue's entry, None when there is none. Without a provider the model's name alone decides."""
     try:
         from genai_prices.data_snapshot import get_snapshot
     except ImportError:
@@ -49,11 +50,22 @@ def window_of(provider: str | None, model: str) -> int | None:
 
 
 def price_of(provider: str | None, model: str) -> Price | None:
-    """The price of ``model`` as of now; None when the catalogue does not know it."""
-    found = None if provider is None else _model(provider, model)
+    """The price of ``model`` as of now; None when the catalogue does not know it.
+
+    It is the price of tokens and of requests; what searches and stored files cost beside them is not in it.
+    """
+    return None if provider is None else price_then(provider, model, clock.now())
+
+
+def price_then(provider: str | None, model: str, at: dt.datetime) -> Price | None:
+    """The price of ``model`` as of ``at`` (aware), for replies of the past; None when the catalogue does not know it.
+
+    ``provider`` is its name in the catalogue or with us; None: whoever has a model of this name.
+    """
+    found = _model(provider, model)
     if found is None:
         return None
-    rates = found.get_prices(clock.now())
+    rates = found.get_prices(at)
     base: dict[str, Decimal] = {}
     tiers: dict[int, dict[str, Decimal]] = {}
     for ours, theirs in _RATES.items():
@@ -67,9 +79,13 @@ def price_of(provider: str | None, model: str) -> Price | None:
         base[ours] = value
     if "input" not in base or "output" not in base:
         return None
+    if isinstance(fee := getattr(rates, "requests_kcount", None), Decimal):
+        base["request"] = fee / 1000
+    held: dict[str, Decimal] = {}  # a rate whose next tier begins later keeps the one it has
+    steps = [Tier(start, held := held | tiers[start]) for start in sorted(tiers)]
     return Price(
         **base,
-        tiers=tuple(Tier(start, tiers[start]) for start in sorted(tiers)),
+        tiers=tuple(steps),
         source=f"genai-prices {_version()}",
     )
 

@@ -230,7 +230,7 @@ class _Reply:
         return self.choices[number]
 
     def build(self, headers: Mapping[str, str]) -> Reply:
-        taken = {call.id for m in self.request.messages if type(m.content) is list for call in m.tool_calls}
+        taken = {call.id for m in self.request.messages if isinstance(m.content, list) for call in m.tool_calls}
         choices = [self.choices[index] for index in sorted(self.choices)]
         return Reply(
             choices=tuple(choice.content(taken) for choice in choices),

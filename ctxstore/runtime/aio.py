@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -74,7 +74,8 @@ async def aiterate(flow: Flow[T], world: World, result: Result[T]) -> AsyncGener
                             here = provider.transport.open(request)
                             answer = here.response
                         else:
-                            opened = await _or_interrupt(ASYNC_HTTP.open(provider, request), world.interruption)
+                            opening = ASYNC_HTTP.open(provider, request)
+                            opened = await _or_interrupt(opening, world.interruption, lambda late: late.close())
                             answer, there = opened.response, opened
                     case Read():
                         if there is not None:
@@ -98,8 +99,13 @@ async def aiterate(flow: Flow[T], world: World, result: Result[T]) -> AsyncGener
             await there.close()
 
 
-async def _or_interrupt(wait: Awaitable[T], interruption: Interruption) -> T:
-    """The result of ``wait``, or Interrupted as soon as the switch is thrown, from whatever thread."""
+async def _or_interrupt(
+    wait: Awaitable[T], interruption: Interruption, undo: Callable[[T], Awaitable[None]] | None = None
+) -> T:
+    """The result of ``wait``, or Interrupted as soon as the switch is thrown, from whatever thread.
+
+    A result that comes in the moment of a cancellation is nobody's: ``undo`` is given it.
+    """
     task = asyncio.ensure_future(wait)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     loop = asyncio.get_running_loop()
@@ -112,6 +118,8 @@ async def _or_interrupt(wait: Awaitable[T], interruption: Interruption) -> T:
         task.cancel()
         try:
             await asyncio.wait([task])
+            if undo is not None and not task.cancelled() and task.exception() is None:
+                await asyncio.wait([asyncio.ensure_future(undo(task.result()))])
         except asyncio.CancelledError:
             pass
         raise

@@ -120,9 +120,7 @@ class TurnQueue:
             if not future.done():
                 future.set_result(None)
 
-        me = _Caller(
-            asyncio.current_task(), loop, threading.get_ident(), lambda: loop.call_soon_threadsafe(wake)
-        )
+        me = _Caller(asyncio.current_task(), loop, threading.get_ident(), lambda: loop.call_soon_threadsafe(wake))
         if not self._enter(me):
             try:
                 await future

@@ -159,7 +159,8 @@ def migrate(
 
 def _move(target: Target, rows: list[Row], report: Migration) -> Flow[None]:
     for _ in range(TRIES):
-        moved = [row for row in rows if _upcast(target, row, report)]
+        with codec.collector_held():
+            moved = [row for row in rows if _upcast(target, row, report)]
         if report.dry_run or not moved:
             report.migrated += len(moved)
             return
@@ -247,7 +248,7 @@ class _Own:
     """Those of the key."""
 
     def __init__(self) -> None:
-        self._compiled: dict[Dialect, Hot] = {}
+        self._compiled: dict[tuple[Dialect, tuple[str, ...]], Hot] = {}
 
     @property
     def name(self) -> str:
@@ -286,25 +287,22 @@ class _Own:
     def _stands(self) -> list[Any]:
         return [self.table.c.schema_version == sa.bindparam("b_version", type_=sa.Integer())]
 
-    def _change(self, names: Sequence[str], dialect: Dialect) -> Hot:
-        known = self._compiled.get(dialect)
+    def _change(self, names: tuple[str, ...], dialect: Dialect) -> Hot:
+        known = self._compiled.get((dialect, names))
         if known is None:
             change = sa.update(self.table).where(*self._here(), *self._stands())
             new = {n: sa.bindparam(n, type_=self.table.c[n].type) for n in names}
-            known = self._compiled[dialect] = Hot(change.values(new), dialect)
+            known = self._compiled[dialect, names] = Hot(change.values(new), dialect)
         return known
 
     def write(self, c: sa.Connection, rows: Sequence[Row]) -> tuple[int, list[Row]]:
-        values = [
-            {
-                **{f"b_{n}": v for n, v in zip(self.columns, row.key, strict=True)},
-                "b_version": row.version,
-                "b_token": row.token,
-                **row.new,
-            }
-            for row in rows
-        ]
-        if self._change(list(rows[0].new), c.dialect).run_many(c, values) == len(rows):
+        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            here = {f"b_{n}": v for n, v in zip(self.columns, row.key, strict=True)}
+            values = {**here, "b_version": row.version, "b_token": row.token, **row.new}
+            groups.setdefault(tuple(row.new), []).append(values)
+        found = [self._change(names, c.dialect).run_many(c, group) for names, group in groups.items()]
+        if min(found) >= 0 and sum(found) == len(rows):
             return len(rows), []
         return self._decided(c, rows)
 
@@ -344,6 +342,10 @@ class _Heads(_Own):
         return True
 
 
+_BESIDE = ("role", "created_at", "content", "origin", "usage")
+"""Keys of a message that columns of its row repeat."""
+
+
 class _Messages(_Own):
     table, columns = messages, ("context_id", "position")
 
@@ -351,10 +353,12 @@ class _Messages(_Own):
         if row.version == current():
             return False
         context_id, position = row.key
-        (message,) = codec.load_messages([row.raw], [row.version or 0], positions=[position], context_id=context_id)
-        row.new = message_row(context_id, position, message)
-        for name in (*self.columns, "id"):
-            del row.new[name]
+        message, old, new = codec.load_row(row.raw, row.version or 0, position, context_id)
+        row.new = {"schema_version": current(), "payload": jsontext.dumps(new)}
+        if any(old.get(key) != new.get(key) for key in _BESIDE):
+            row.new = message_row(context_id, position, message, row.new["payload"])
+            for name in (*self.columns, "id"):
+                del row.new[name]
         return True
 
 

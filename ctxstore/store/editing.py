@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -14,13 +15,27 @@ from ..errors import ConfigurationError, ContextNotFoundError
 from ..messages import Message
 from ..payload import codec
 from ..payload.schema import Document, Head
+from ..providers import catalog
 from ..state import State
-from ..usage import TokenUsage, UsageEntry
+from ..usage import Price, TokenUsage, UsageEntry
 from . import repository
 from .reading import StoredContext, summary
 from .tables import contexts, in_flight
 
-__all__ = ["archive", "cut", "drop_in_flight", "export", "forked", "import_", "imported", "imported_usage"]
+__all__ = [
+    "Prices",
+    "archive",
+    "cut",
+    "drop_in_flight",
+    "export",
+    "forked",
+    "import_",
+    "imported",
+    "imported_usage",
+]
+
+Prices: TypeAlias = Literal["catalog"] | Mapping[str, Price | Mapping[str, Any]]
+"""Where the cost of past replies comes from: the catalogue, or rates by model."""
 
 
 def archive(c: sa.Connection, context_id: UUID, owner: str | None, archived: bool) -> None:
@@ -132,15 +147,19 @@ def cut(live: Sequence[Message], positions: Sequence[int], at: UUID | int) -> in
 # -- imports
 
 
-def imported(payload: Mapping[str, Any] | str | bytes, owner: str | None) -> State:
+def imported(payload: Mapping[str, Any] | str | bytes, owner: str | None, prices: Prices | None = None) -> State:
     """The state of a payload that comes from outside, with one attempt in the ledger for each reply it brings.
 
     Raises:
         PayloadError: it is no payload.
         SchemaVersionError: of a version that cannot be read.
+        ConfigurationError: ``prices`` are none.
     """
     document: Document = codec.load(payload)
     head = document.head
+    if prices is not None:
+        rate = _rate(prices)
+        document.messages[:] = [_priced(head, m, rate) for m in document.messages]
     state = State(head)
     state.owner = owner
     updated = head.updated_at
@@ -148,6 +167,28 @@ def imported(payload: Mapping[str, Any] | str | bytes, owner: str | None) -> Sta
     head.updated_at, head.revision = updated, 0
     state.pending_usage.extend(imported_usage(document, owner))
     return state
+
+
+def _rate(prices: Prices) -> Callable[[str | None, str, dt.datetime], Price | None]:
+    if prices == "catalog":
+        return catalog.price_then
+    if not isinstance(prices, Mapping):
+        raise ConfigurationError(f"prices are 'catalog' or a mapping of models to rates, not {prices!r}")
+    own = {model: rates if isinstance(rates, Price) else Price.of(rates) for model, rates in prices.items()}
+    return lambda provider, model, at: own.get(model)
+
+
+def _priced(head: Head, m: Message, rate: Callable[[str | None, str, dt.datetime], Price | None]) -> Message:
+    """A reply that brought no cost of its own, at the rate of its model when it was made."""
+    if m.role != "assistant" or m.usage is None or m.cost_pico_usd is not None:
+        return m
+    origin = m.origin
+    model = (origin.model if origin is not None else None) or head.model
+    provider = (origin.provider if origin is not None else None) or head.provider
+    if provider == "unknown":
+        provider = None
+    price = None if model is None else rate(provider, model, m.created_at or head.started_at)
+    return m if price is None else m.model_copy(update={"cost_pico_usd": price.cost(m.usage).pico_usd})
 
 
 def imported_usage(document: Document, owner: str | None) -> list[UsageEntry]:

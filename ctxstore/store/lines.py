@@ -218,7 +218,7 @@ def _context(content: Mapping[str, Any], digest: str) -> Parcel:
     for i, (row, message) in enumerate(zip(rows, found, strict=True)):
         if row["id"] != message.id:
             raise PayloadError(f"messages[{i}]: the id is not its payload's")
-        rows[i] = {**message_row(context_id, row["position"], message), **row}
+        rows[i] = {**message_row(context_id, row["position"], message, row["payload"]), **row}
     flights = _read(FLIGHT, content, "in_flight", context_id)
     for row in flights:
         flight_messages(row["payload"], context_id)

@@ -176,7 +176,8 @@ def prepare(
     )
 
 
-def message_row(context_id: UUID, position: int, m: Message) -> dict[str, Any]:
+def message_row(context_id: UUID, position: int, m: Message, payload: str | None = None) -> dict[str, Any]:
+    """The row of a message; ``payload`` is its text when that is there already."""
     row: dict[str, Any] = {
         "context_id": context_id,
         "position": position,
@@ -186,7 +187,7 @@ def message_row(context_id: UUID, position: int, m: Message) -> dict[str, Any]:
         "created_at": m.created_at,
         "provider": None,
         "model": None,
-        "payload": codec.dump_message(m, f"messages[{position}]"),
+        "payload": codec.dump_message(m, f"messages[{position}]") if payload is None else payload,
         "text": plain(m.plain_text),
     }
     if m.origin is not None:

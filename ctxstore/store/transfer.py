@@ -396,8 +396,8 @@ def _lines(file: BinaryIO, max_line: int) -> Iterator[tuple[int, bytes]]:
             )
         if not line.endswith(b"\n"):
             line += file.readline(max(max_line - len(line), 0) + 1)
-            if len(line) > max_line:
-                raise TransferError(f"line {number} is longer than {max_line:,} bytes; see max_line", line=number)
+        if len(line) > max_line:
+            raise TransferError(f"line {number} is longer than {max_line:,} bytes; see max_line", line=number)
         yield number, line
 
 

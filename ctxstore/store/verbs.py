@@ -178,27 +178,33 @@ class Verbs(Accounts):
         """``fork`` for asyncio."""
         return await self._runner.arun(editing.forked, clock.parse_id(id), _place(at), owner, clock.new_id())
 
-    def import_payload(self, payload: Payload, *, owner: str | None = None) -> StoredContext:
+    def import_payload(
+        self, payload: Payload, *, owner: str | None = None, prices: editing.Prices | None = None
+    ) -> StoredContext:
         """Save a payload of any version as a context here, with its own id or one made from its content.
 
-        The same document again gives the context that it made before. Its replies enter the ledger as ``imported``.
+        The same document again gives the context that it made before. Its replies enter the ledger as ``imported``, at
+        the cost that they bring; one that brings none is unpriced, unless ``prices`` are given: ``"catalog"`` for the
+        catalogue's of the day of the reply, or USD per million tokens by model.
 
         Raises:
             PayloadError: it is no payload; SchemaVersionError: of a version that cannot be read.
-            ConfigurationError: its id is taken by a context of another owner.
+            ConfigurationError: its id is taken by a context of another owner, or ``prices`` are none.
         """
-        work = _import(payload, owner)
+        work = _import(payload, owner, prices)
         return self._runner.run(editing.import_, work, owner)
 
-    async def aimport_payload(self, payload: Payload, *, owner: str | None = None) -> StoredContext:
+    async def aimport_payload(
+        self, payload: Payload, *, owner: str | None = None, prices: editing.Prices | None = None
+    ) -> StoredContext:
         """``import_payload`` for asyncio."""
-        work = _import(payload, owner)
+        work = _import(payload, owner, prices)
         return await self._runner.arun(editing.import_, work, owner)
 
 
-def _import(payload: Payload, owner: str | None) -> repository.Work:
+def _import(payload: Payload, owner: str | None, prices: editing.Prices | None) -> repository.Work:
     check_owner(owner)
-    return repository.prepare(editing.imported(payload, owner))
+    return repository.prepare(editing.imported(payload, owner, prices))
 
 
 def _place(at: Id | int | None) -> UUID | int | None:

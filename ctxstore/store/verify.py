@@ -98,7 +98,7 @@ def verify(repair: bool, progress: Progress | None) -> Flow[Verification]:
             report.messages += one.messages
             report.attempts += one.attempts
             repaired = False
-            if repair and one.fixes:
+            if repair and (one.fixes or one.rows):
                 repaired = yield from job(_repair, one)
             report.findings += [
                 Finding(one.id, kind, text, repaired and kind == "projection") for kind, text in one.findings
@@ -246,16 +246,17 @@ def _check_projections(one: _Checked, head: Any, state: State) -> None:
         "context_used": state.context_used,
         **dict(zip(COUNTS, state.token_usage.counts(), strict=True)),
     }
-    if not state.unpriced:  # a reply without its own cost was priced by whoever saved it, or not
-        cost = state.cost
-        want |= {"cost_pico_usd": None if cost.total is None else state.cost_pico_usd, "unpriced": 0}
+    priced = all(m.usage is None or m.cost_pico_usd is not None for m in state.messages if m.role == "assistant")
+    if priced:  # else a reply without a cost of its own was priced by whoever saved it, or not
+        total = state.cost.total
+        want |= {"cost_pico_usd": None if total is None else state.cost_pico_usd, "unpriced": state.unpriced}
     wrong = {name: value for name, value in want.items() if getattr(head, name) != value}
     for name, value in wrong.items():
         one.say("projection", f"{name} is {getattr(head, name)!r:.60}, the messages say {value!r:.60}")
     one.fixes |= wrong
     raw = jsontext.loads(head.payload)
     here = projections(state)
-    told = [k for k in PROJECTIONS if k in ("context_used", "token_usage") or (k == "cost" and not state.unpriced)]
+    told = [k for k in PROJECTIONS if k in ("context_used", "token_usage") or (k == "cost" and priced)]
     told = [k for k in told if k in raw and not _equal(raw[k], here[k])]
     if told:
         for key in told:
@@ -276,7 +277,7 @@ def _check_rows(one: _Checked, context_id: UUID, rows: list[Any], found: list[Me
     for row, message in zip(rows, found, strict=True):
         if row.id != message.id:
             one.say("position", f"the row at {row.position} has the id {row.id}, its message {message.id}")
-        want = message_row(context_id, row.position, message)
+        want = message_row(context_id, row.position, message, row.payload)
         wrong = {n: want[n] for n in _WRITTEN if not _as_stored(getattr(row, n), want[n])}
         for name, value in wrong.items():
             text = f"{name} at position {row.position} is {getattr(row, name)!r:.60}, the message says {value!r:.60}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,13 +30,13 @@ def moving(name: str, url: str, quick: bool) -> list[Line]:
     rounds, many = (2, 500) if quick else (7, 5_000)
     plain = Floor(url)
     engine = sa.create_engine(url)
-    lines = [_column(name, engine, plain, many, rounds), _own(name, url, plain, many, rounds)]
+    lines = [*_column(name, engine, plain, many, rounds), _own(name, url, plain, many, rounds)]
     engine.dispose()
     plain.close()
     return lines
 
 
-def _column(name: str, engine: sa.Engine, plain: Floor, many: int, rounds: int) -> Line:
+def _column(name: str, engine: sa.Engine, plain: Floor, many: int, rounds: int) -> list[Line]:
     """Documents that llm.rb wrote, in a text column of the host's."""
     old = [path.read_text() for path in sorted(OLD.glob("*.json"))]
     plain.c.execute("DROP TABLE IF EXISTS bench_chats")
@@ -57,16 +59,30 @@ def _column(name: str, engine: sa.Engine, plain: Floor, many: int, rounds: int) 
         plain.many(change, back)
         plain.commit()
 
-    def floor() -> None:
+    parsed = {key: json.loads(text) for key, text in new.items()}
+
+    def floor(value: Callable[[int, str], str]) -> None:
         after = -1
         while rows := plain.all(f"SELECT id, data FROM bench_chats WHERE id > ? ORDER BY id LIMIT {BATCH}", after):
             after = rows[-1][0]
+            values = [(value(key, text), key) for key, text in rows]
             plain.begin()
-            plain.many(change, [(new[key], key) for key, _ in rows])
+            plain.many(change, values)
             plain.commit()
 
+    def bare(key: int, text: str) -> str:
+        return new[key]
+
+    def with_json(key: int, text: str) -> str:
+        json.loads(text)
+        return json.dumps(parsed[key])
+
     what = f"{name}: move {many:,} documents of version 1 up, in a column"
-    return compare(what, _timed(reset, ours), _timed(reset, floor), rounds, 3.0)
+    mine = _timed(reset, ours)
+    return [
+        compare(what, mine, _timed(reset, lambda: floor(bare)), rounds, 3.0),
+        compare(f"{what}, against reading and writing JSON too", mine, _timed(reset, lambda: floor(with_json)), rounds),
+    ]
 
 
 def _own(name: str, url: str, plain: Floor, many: int, rounds: int) -> Line:
@@ -123,8 +139,6 @@ def _own(name: str, url: str, plain: Floor, many: int, rounds: int) -> Line:
 
 
 def _timed(before: Callable[[], Any], function: Callable[[], Any]) -> Callable[[], float]:
-    import time
-
     def run() -> float:
         before()
         begin = time.perf_counter()

@@ -84,6 +84,11 @@ class Floor:
     def commit(self) -> None:
         self.c.execute("COMMIT")
 
+    def settle(self) -> None:
+        """Let PostgreSQL know what is in its tables, as it would by itself within a minute."""
+        if not self.sqlite:
+            self.c.execute("ANALYZE")
+
     def turn(
         self, head: Mapping[str, Any], base: str, new: Sequence[Mapping[str, Any]], spent: Mapping[str, Any]
     ) -> None:

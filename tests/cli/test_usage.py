@@ -58,7 +58,7 @@ def test_a_table_with_bars_and_the_course_of_days(
     assert "7,700" in large and "$0.0315" in large
     assert ("█" in large) == (width >= 60)
     assert "8,800" in next(line for line in lines if line.startswith("all"))
-    assert "tokens by day ██·▂▂ 2026-03-01 to 2026-03-05" in done.out
+    assert "tokens by day ██·▃▃ 2026-03-01 to 2026-03-05" in done.out
     assert "1 reply without a price" in done.out
 
 

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ctxstore import HasContext, HasContextColumn, HasContextLink, new_id
 from ctxstore.testing import ScriptedProvider
@@ -59,3 +59,19 @@ LAYOUTS = (Ticket, Legacy, Case)
 
 def texts(record: Any) -> list[str]:
     return [m.text for m in record.context.messages]
+
+
+def saved(host: sa.Engine, Model: Any, *prompts: str) -> Any:
+    """The key of a new row with these turns."""
+    with Session(host) as session:
+        row = Model()
+        session.add(row)
+        for prompt in prompts:
+            row.context.talk(prompt)
+        session.commit()
+        return row.id
+
+
+def stored(host: sa.Engine, Model: Any, key: Any) -> list[str]:
+    with Session(host) as session:
+        return texts(session.get(Model, key))

@@ -17,7 +17,7 @@ from alembic import context
 from {models} import Base
 from ctxstore.store.migrations import host_hooks
 
-engine = sa.create_engine(context.config.get_main_option("sqlalchemy.url"))
+engine = sa.create_engine(context.config.get_main_option("sqlalchemy.url"), poolclass=sa.NullPool)
 with engine.connect() as connection:
     context.configure(connection=connection, target_metadata=Base.metadata, {options})
     with context.begin_transaction():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from typing import Any
 
 import pytest
@@ -11,10 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Mapped, Session, mapped_column
 
 from ctxstore import HasContext, new_id
-from ctxstore.errors import ContextNotFoundError, ServerError, StaleContextError, StoreUnavailableError
+from ctxstore.compaction import Trim
+from ctxstore.errors import ServerError, StaleContextError, StoreUnavailableError
 from ctxstore.testing import ScriptedProvider
 
-from .hosts import REPLY, Base, Case, Ticket, texts
+from .hosts import REPLY, Base, Ticket, saved, stored, texts
 
 
 class Versioned(HasContext, Base):
@@ -26,22 +26,6 @@ class Versioned(HasContext, Base):
 
     def context_options(self) -> dict[str, Any]:
         return {"provider": ScriptedProvider([REPLY] * 9)}
-
-
-def saved(host: sa.Engine, Model: Any, *prompts: str) -> Any:
-    """The key of a new row with these turns."""
-    with Session(host) as session:
-        row = Model()
-        session.add(row)
-        for prompt in prompts:
-            row.context.talk(prompt)
-        session.commit()
-        return row.id
-
-
-def stored(host: sa.Engine, Model: Any, key: Any) -> list[str]:
-    with Session(host) as session:
-        return texts(session.get(Model, key))
 
 
 def test_a_turn_is_written_by_the_hosts_commit_and_not_before(host: sa.Engine, Model: Any) -> None:
@@ -106,6 +90,32 @@ def test_edits_are_written_without_a_turn(host: sa.Engine, Model: Any) -> None:
         row.context.rewind(1)
         session.commit()
     assert stored(host, Model, key) == ["1", "pong"]
+
+
+def test_every_kind_of_edit(host: sa.Engine, Model: Any) -> None:
+    key = saved(host, Model, "1", "2", "3")
+    with Session(host) as session:
+        row = session.get(Model, key)
+        row.context.compact(summary="they spoke", keep=2)
+        row.context.use(model="another")
+        session.commit()
+    with Session(host) as session:
+        row = session.get(Model, key)
+        assert texts(row) == ["3", "pong"]
+        assert (row.context.summary, row.context.model, row.context.compacted) == ("they spoke", "another", True)
+        assert row.context.token_usage.total_tokens == 300
+        snapshot = row.context.snapshot()
+        row.context.clear()
+        session.commit()
+        assert texts(row) == []
+        row.context.resume(snapshot)
+        row.context.compactor = Trim(max_messages=2)
+        row.context.user("4")
+        session.commit()
+    with Session(host) as session:
+        row = session.get(Model, key)
+        assert texts(row) == ["pong", "4"]
+        assert (row.context.summary, row.context.token_usage.total_tokens) == ("they spoke", 300)
 
 
 def test_another_writer_in_between_is_told_from_an_own_commit(host: sa.Engine, Model: Any) -> None:
@@ -257,184 +267,6 @@ def test_a_flush_that_failed_on_another_row_takes_the_turn_back(host: sa.Engine,
         session.rollback()
         assert live.turn is not None
         assert texts(row) == []
-
-
-def test_closing_a_session_without_a_commit(host: sa.Engine, Model: Any) -> None:
-    key = saved(host, Model)
-    with Session(host) as session:
-        row = session.get(Model, key)
-        live = row.context
-        live.talk("1")
-        session.flush()
-    assert live.turn is not None, "what was flushed and not committed is gone"
-    assert [m.text for m in live.messages] == ["1", "pong"], "and is still readable"
-    with pytest.raises(StaleContextError):
-        live.talk("2")
-    assert stored(host, Model, key) == []
-
-
-def test_a_detached_row_may_talk_and_come_back(host: sa.Engine, Model: Any) -> None:
-    key = saved(host, Model, "1")
-    with Session(host) as session:
-        row = session.get(Model, key)
-        live = row.context
-    live.talk("2")
-    assert row.context is live
-    with Session(host) as session:
-        session.add(row)
-        assert row.context is live
-        session.commit()
-        live.talk("3")
-        session.commit()
-    assert stored(host, Model, key)[::2] == ["1", "2", "3"]
-
-
-def test_a_detached_row_that_is_stale_is_refused(host: sa.Engine, Model: Any) -> None:
-    key = saved(host, Model, "1")
-    with Session(host) as session:
-        row = session.get(Model, key)
-        row.context
-    row.context.talk("2")
-    with Session(host) as session:
-        session.get(Model, key).context.talk("theirs")
-        session.commit()
-    with Session(host) as session:
-        session.add(row)
-        with pytest.raises(StaleContextError) as caught:
-            session.commit()
-        assert caught.value.turn is not None
-    assert stored(host, Model, key)[::2] == ["1", "theirs"]
-
-
-def test_refreshing_drops_what_was_not_flushed(host: sa.Engine, Model: Any) -> None:
-    key = saved(host, Model, "1")
-    with Session(host, autoflush=False) as session:
-        row = session.get(Model, key)
-        live = row.context
-        live.talk("2")
-        session.expire(row)
-        assert texts(row) == ["1", "pong"]
-        assert live.turn is not None
-        with pytest.raises(StaleContextError):
-            live.talk("3")
-
-
-@pytest.mark.parametrize("talks", [1, 2])
-def test_merging_a_detached_row(host: sa.Engine, talks: int) -> None:
-    key = saved(host, Ticket, "1")
-    with Session(host) as session:
-        row = session.get(Ticket, key)
-        row.context
-    for n in range(talks):
-        row.context.talk(f"m{n}")
-    with Session(host) as session:
-        merged = session.merge(row)
-        assert texts(merged)[2::2] == [f"m{n}" for n in range(talks)]
-        merged.context.talk("last")
-        session.commit()
-    assert stored(host, Ticket, key)[::2] == ["1", *(f"m{n}" for n in range(talks)), "last"]
-    row.context.talk("stale")
-    with Session(host) as session:
-        session.merge(row)
-        with pytest.raises(StaleContextError):
-            session.commit()
-    assert stored(host, Ticket, key)[-2] == "last"
-
-
-def test_merging_onto_a_row_with_a_live_context(host: sa.Engine) -> None:
-    key = saved(host, Ticket, "1")
-    with Session(host) as session:
-        row = session.get(Ticket, key)
-        row.context
-    row.context.talk("2")
-    with Session(host) as session:
-        target = session.get(Ticket, key)
-        live = target.context
-        session.merge(row)
-        assert texts(target)[::2] == ["1", "2"]
-        with pytest.raises(StaleContextError):
-            live.talk("3")
-        session.commit()
-    assert stored(host, Ticket, key)[::2] == ["1", "2"]
-
-
-def test_pickling_takes_the_columns_along(host: sa.Engine) -> None:
-    key = saved(host, Ticket, "1")
-    with Session(host) as session:
-        row = session.get(Ticket, key)
-        row.context
-    row.context.talk("2")
-    again = pickle.loads(pickle.dumps(row))
-    assert texts(again)[::2] == ["1", "2"]
-    again.context.talk("3")
-    with Session(host) as session:
-        session.add(again)
-        session.commit()
-    assert stored(host, Ticket, key)[::2] == ["1", "2", "3"]
-    with Session(host) as session:
-        session.add(row)
-        with pytest.raises(StaleContextError):
-            session.commit()
-
-
-def test_a_pickled_link_is_a_link(host: sa.Engine) -> None:
-    key = saved(host, Case, "1")
-    with Session(host) as session:
-        row = session.get(Case, key)
-        row.context
-    again = pickle.loads(pickle.dumps(row))
-    with Session(host) as session:
-        session.add(again)
-        assert texts(again) == ["1", "pong"]
-
-
-def test_assigning_the_column_by_hand(host: sa.Engine) -> None:
-    key, second = saved(host, Ticket, "1"), saved(host, Ticket, "2", "3")
-    with Session(host) as session:
-        row, other = session.get(Ticket, key), session.get(Ticket, second)
-        live = row.context
-        token, row.context_data = row.context_token, other.context_data
-        session.commit()
-        assert texts(row)[::2] == ["2", "3"]
-        assert row.context.id == key
-        assert row.context_token != token
-        assert (row.context_message_count, row.context_total_tokens) == (4, 200)
-        with pytest.raises(StaleContextError):
-            live.talk("never")
-        row.context_data = None
-        session.commit()
-        assert texts(row) == []
-        assert (row.context_message_count, row.context_total_tokens) == (None, None)
-        row.context.talk("new")
-        session.commit()
-    assert stored(host, Ticket, key) == ["new", "pong"]
-
-
-def test_a_row_that_was_deleted_meanwhile(host: sa.Engine, Model: Any) -> None:
-    key = saved(host, Model, "1")
-    with Session(host) as one, Session(host) as two:
-        live = one.get(Model, key).context
-        one.commit()
-        two.delete(two.get(Model, key))
-        two.commit()
-        live.talk("2")
-        with pytest.raises((StaleContextError, ContextNotFoundError)):
-            one.commit()
-
-
-def test_deleting_the_row_deletes_the_conversation(host: sa.Engine, Model: Any, store: Any) -> None:
-    key = saved(host, Model, "1")
-    with Session(host) as session:
-        row = session.get(Model, key)
-        identity = row.context.id
-        session.commit()
-        session.delete(row)
-        session.commit()
-    with host.connect() as connection:
-        for table in ("ctxstore_contexts", "ctxstore_messages", "ctxstore_in_flight"):
-            assert connection.scalar(sa.text(f"SELECT count(*) FROM {table}")) == 0
-    if Model is Case:
-        assert sum(r.requests for r in store.usage(by=("context",)) if r.context == identity) == 1
 
 
 def test_a_host_with_a_version_counter(host: sa.Engine) -> None:

@@ -130,7 +130,9 @@ def test_an_interrupt_frees_a_task(server: WireServer) -> None:
     ctx = Context(llm(server))
     for index in (1, 2):
         took = interrupted(
-            ctx, lambda: asyncio.run(ctx.atalk("Hi", stream=True)), lambda index=index: server.wait_for(index)  # type: ignore[misc]
+            ctx,
+            lambda: asyncio.run(ctx.atalk("Hi", stream=True)),
+            lambda index=index: server.wait_for(index),  # type: ignore[misc]
         )
         assert took < SOON
     server.wait_until_idle()

@@ -30,9 +30,7 @@ def test_a_text_stays_a_text_and_a_list_a_list(store, do):
     do(store, "save", ctx)
     back = do(store, "load", ctx.id, scripted())
     seen = [(m.role, m.content if m.role != "tool" else m.tool_results[0].value) for m in back.messages]
-    assert seen[:-1] == [
-        (role, text) for text in LOOKS_LIKE_JSON for role in ("user", "assistant", "user", "tool")
-    ]
+    assert seen[:-1] == [(role, text) for text in LOOKS_LIKE_JSON for role in ("user", "assistant", "user", "tool")]
     assert back.messages[-1].content == [TextPart(type="text", text="x")]
     for m in back.messages:
         assert all(type(r.value) is str for r in m.tool_results)

@@ -10,7 +10,7 @@ from ctxstore.store.tables import contexts, messages
 
 from .scenes import scripted, watched
 
-COUNT, LENGTH = 200, 100_000
+COUNT, LENGTH = 200, 20_000
 
 
 @pytest.fixture

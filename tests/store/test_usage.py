@@ -213,7 +213,6 @@ def test_failures_compactions_and_lost_replies_are_in_the_ledger(store: Store) -
         ctx.talk("2")
     other = store.load(ctx.id, provider)
     other.talk("2")
-    provider.on_request = lambda request: None
     with pytest.raises(StaleContextError):
         ctx.talk("3")  # refused before it was sent: nothing is paid
     rows = {r.outcome: r for r in store.usage(by=("outcome",))}
@@ -450,3 +449,57 @@ def _overtake(store: Store, provider: ScriptedProvider, id: UUID, request: Any) 
 def _rates(model: str | None) -> Price | None:
     rates = PRICES.get(model or "")
     return None if rates is None else Price.of(rates)
+
+
+# -- what was imported
+
+
+def payload(model: str) -> dict[str, Any]:
+    """A conversation as llm.rb saved it: counts, but no cost."""
+    usage = {"input_tokens": 1_000_000, "output_tokens": 0, "total_tokens": 1_000_000}
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "usage": usage}]
+    return {"schema_version": 2, "id": str(new_id()), "model": model, "messages": messages}
+
+
+def test_imported_usage_is_apart_and_unpriced_unless_asked(store: Store) -> None:
+    store.import_payload(payload("gpt-5-mini"), owner="o")
+    assert store.usage() == []
+    (row,) = store.usage(kind="imported")
+    assert (row.model, row.requests, row.usage.input_tokens) == ("gpt-5-mini", 1, 1_000_000)
+    assert (row.cost, row.unpriced) == (None, 1)
+    assert store.usage(by=(), include_imported=True)[0].requests == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "prices", "cost"),
+    [
+        ("gpt-5-mini", "catalog", Decimal("0.25")),
+        ("gpt-5-mini", {"gpt-5-mini": {"input": 7, "output": 0}}, Decimal(7)),
+        ("gpt-5-mini", {"another": {"input": 7, "output": 0}}, None),
+        ("no-such-model", "catalog", None),
+    ],
+)
+@pytest.mark.databases("sqlite")
+def test_imported_usage_is_priced_when_asked(store: Store, model: str, prices: Any, cost: Decimal | None) -> None:
+    made = store.import_payload(payload(model), prices=prices)
+    (row,) = store.usage(kind="imported")
+    assert (row.cost, row.unpriced) == (cost, 0 if cost else 1)
+    assert made.cost == cost, "the context says the same"
+    assert store.load(made.id, llm()).cost.total == cost
+
+
+@pytest.mark.databases("sqlite")
+def test_prices_that_are_none_are_refused(store: Store) -> None:
+    with pytest.raises(ConfigurationError, match="prices are"):
+        store.import_payload(payload("m"), prices="today")  # type: ignore[arg-type]
+    assert store.list() == []
+
+
+def test_what_brings_its_cost_keeps_it(store: Store) -> None:
+    ctx = store.create(llm(said(1000, 0)))
+    ctx.talk("q")
+    document = store.export(ctx.id)
+    store.delete(ctx.id)
+    store.import_payload(document, prices={"cheap": {"input": 99, "output": 99}})
+    (row,) = store.usage(kind="imported")
+    assert row.cost == Decimal("0.003")

@@ -52,7 +52,9 @@ def test_trim_keeps_pairs_system_and_the_newest_user_message(kinds, limit):
     if users:
         assert users[-1] in after
         newest = before.index(users[-1])
-        removable = [m for i, m in enumerate(before) if i < newest and m.role not in ("system", "user") or m in users[:-1]]
+        removable = [
+            m for i, m in enumerate(before) if i < newest and m.role not in ("system", "user") or m in users[:-1]
+        ]
         if len(after) > limit:
             assert not [m for m in removable if m in after and not m.tool_calls and not m.tool_results]
 
@@ -89,7 +91,9 @@ def test_a_callback_may_drop_or_write_anew():
         ctx.user("3")
 
 
-@pytest.mark.parametrize("bad", [lambda: Trim(max_messages=-1), lambda: Summarize(at_percent=0), lambda: Summarize(keep=-1)])
+@pytest.mark.parametrize(
+    "bad", [lambda: Trim(max_messages=-1), lambda: Summarize(at_percent=0), lambda: Summarize(keep=-1)]
+)
 def test_limits_that_cannot_be_are_refused(bad):
     with pytest.raises(ConfigurationError):
         bad()
@@ -128,7 +132,9 @@ def test_trimmed_messages_stay_in_the_history_of_a_store(store):
         ctx.talk(f"q{n}")
     back = store.load(ctx.id, ScriptedProvider([]))
     assert [m.text for m in back.messages] == [m.text for m in ctx.messages] == ["q3", "r3", "q4", "r4"]
-    assert [m.text for m in store.history(ctx.id)] == ["never sent alone"] + [t for n in range(5) for t in (f"q{n}", f"r{n}")]
+    assert [m.text for m in store.history(ctx.id)] == ["never sent alone"] + [
+        t for n in range(5) for t in (f"q{n}", f"r{n}")
+    ]
     assert back.token_usage.total_tokens == 75
     (row,) = store.usage(by=())
     assert row.usage.total_tokens == 75

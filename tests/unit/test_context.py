@@ -21,10 +21,24 @@ def reply(text, i=10, o=5):
 def test_role_helpers_chain_and_append_takes_what_people_write():
     ctx = Context(ScriptedProvider([]))
     assert ctx.system("s").user("u").assistant("a") is ctx
-    ctx.append({"role": "assistant", "content": None, "tool_calls": [{"id": "x", "function": {"name": "t", "arguments": "{}"}}]})
+    ctx.append(
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "x", "function": {"name": "t", "arguments": "{}"}}],
+        }
+    )
     ctx.tool("x", {"left": 3})
     ctx.append({"role": "tool", "tool_call_id": "y", "content": [1, None]})
-    ctx.append({"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}}]})
+    ctx.append(
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "see"},
+                {"type": "image_url", "image_url": {"url": "https://x.test/a.png"}},
+            ],
+        }
+    )
     assert [m.role for m in ctx.messages] == ["system", "user", "assistant", "assistant", "tool", "tool", "user"]
     assert ctx.messages[3].tool_calls[0].name == "t" and ctx.messages[4].tool_results[0].name == "t"
     assert ctx.messages[5].tool_results[0].value == [1, None]
@@ -79,7 +93,12 @@ def test_keys_and_addresses_are_refused_by_name(bad):
 
 def test_the_measures_are_different_things():
     ctx = Context(ScriptedProvider([reply("a", 100, 20), reply("b", 150, 30)], context_window=1000))
-    assert (ctx.context_used, ctx.context_usage, ctx.token_usage.total_tokens, ctx.cost.total) == (None, None, 0, Decimal(0))
+    assert (ctx.context_used, ctx.context_usage, ctx.token_usage.total_tokens, ctx.cost.total) == (
+        None,
+        None,
+        0,
+        Decimal(0),
+    )
     ctx.talk("1"), ctx.talk("2")
     assert (ctx.token_usage.total_tokens, ctx.context_used, ctx.context_usage) == (300, 180, Fraction(180, 1000))
     size = ctx.size(context_window=10)
@@ -129,7 +148,9 @@ def test_resume_by_parts():
 
 def test_the_summary_is_sent_after_the_leading_system_messages():
     llm = ScriptedProvider(["x"])
-    ctx = Context(llm).resume(messages=[{"role": "system", "content": "S"}, {"role": "user", "content": "u"}], summary="old things")
+    ctx = Context(llm).resume(
+        messages=[{"role": "system", "content": "S"}, {"role": "user", "content": "u"}], summary="old things"
+    )
     ctx.talk("now")
     sent = llm.requests[0].messages
     assert [m.role for m in sent] == ["system", "system", "user", "user"]
@@ -176,9 +197,13 @@ def test_messages_are_read_only_and_repr_tells_no_secret():
 
 def test_to_openai_has_one_message_a_result():
     ctx = Context(ScriptedProvider([])).user("u")
-    ctx.assistant(None, tool_calls=[{"id": "a", "name": "t", "arguments": {"x": 1}}, {"id": "b", "name": "t", "arguments": ""}])
+    ctx.assistant(
+        None, tool_calls=[{"id": "a", "name": "t", "arguments": {"x": 1}}, {"id": "b", "name": "t", "arguments": ""}]
+    )
     ctx.append([*(r for r in (ctx.cancel("a"), ctx.cancel("b")))])
     shaped = ctx.to_openai()
     assert [m["role"] for m in shaped] == ["user", "assistant", "tool", "tool"]
-    assert shaped[1]["tool_calls"][0]["function"] == {"name": "t", "arguments": '{"x":1}'} and "content" not in shaped[1]
+    assert (
+        shaped[1]["tool_calls"][0]["function"] == {"name": "t", "arguments": '{"x":1}'} and "content" not in shaped[1]
+    )
     assert [m["tool_call_id"] for m in shaped[2:]] == ["a", "b"]

@@ -191,7 +191,5 @@ def test_openai_shape():
     ]
     assert asking.to_openai()["role"] == "assistant"
     picture = Message.new("user", [ImagePart(type="image", data="QUI=", media_type="image/png")])
-    assert picture.to_openai()["content"] == [
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUI="}}
-    ]
+    assert picture.to_openai()["content"] == [{"type": "image_url", "image_url": {"url": "data:image/png;base64,QUI="}}]
     assert Message.new("user", None).to_openai() == {"role": "user", "content": None}

@@ -225,7 +225,9 @@ def test_what_is_not_allowed_waits_and_what_is_denied_is_answered():
         ("b", True, "ToolDenied"), ("c", True, "NoSuchToolError"),
     ]  # fmt: skip
     assert ctx.talk(ctx.run_tools()).text == "ok"
-    assert [r.id for m in llm.requests[-1].messages for r in m.tool_results] == ["a", "b", "c"], "in order after the call"
+    assert [r.id for m in llm.requests[-1].messages for r in m.tool_results] == ["a", "b", "c"], (
+        "in order after the call"
+    )
 
 
 def test_rounds_are_bounded_and_the_last_calls_stay_pending():
@@ -234,12 +236,17 @@ def test_rounds_are_bounded_and_the_last_calls_stay_pending():
     with pytest.raises(ToolLoopError):
         ctx.talk("go")
     assert len(llm.requests) == 3 and [c.id for c in ctx.pending_calls] == ["c2"]
-    none = Context(ScriptedProvider([calls(("x", "stock", {}))]), tools=[stock], tool_policy=ToolPolicy(["stock"], max_rounds=0))
+    none = Context(
+        ScriptedProvider([calls(("x", "stock", {}))]), tools=[stock], tool_policy=ToolPolicy(["stock"], max_rounds=0)
+    )
     assert [c.id for c in none.talk("go").tool_calls] == ["x"] and none.pending_calls
 
 
 def test_arguments_are_validated_before_a_tool_runs():
-    ctx = Context(ScriptedProvider([calls(("a", "stock", {"sku": "A", "depth": "deep"}), ("b", "stock", {"extra": 1}))]), tools=[stock])
+    ctx = Context(
+        ScriptedProvider([calls(("a", "stock", {"sku": "A", "depth": "deep"}), ("b", "stock", {"extra": 1}))]),
+        tools=[stock],
+    )
     ctx.talk("go")
     first, second = ctx.run_tools("thread")
     assert first.error and "depth" in first.value["message"]

@@ -23,12 +23,18 @@ def test_unknown_is_not_zero():
     assert TokenUsage(input_tokens=1).total_tokens is None
     assert TokenUsage(input_tokens=1, output_tokens=2).total_tokens == 3
     assert (TokenUsage() + TokenUsage()).input_tokens is None
-    assert TokenUsage(input_tokens=1, output_tokens=2).to_payload() == {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
+    assert TokenUsage(input_tokens=1, output_tokens=2).to_payload() == {
+        "input_tokens": 1,
+        "output_tokens": 2,
+        "total_tokens": 3,
+    }
 
 
 def test_every_kind_is_priced_at_its_own_rate():
     """Rates and counts of llm.rb's own specification."""
-    price = Price.of({"input": 1.5, "output": 6, "input_audio": 3, "output_audio": 12, "cache_read": 0.5, "cache_write": 1.25})
+    price = Price.of(
+        {"input": 1.5, "output": 6, "input_audio": 3, "output_audio": 12, "cache_read": 0.5, "cache_write": 1.25}
+    )
     usage = TokenUsage(
         input_tokens=1000 + 600 + 500 + 300, output_tokens=2000 + 400, input_audio_tokens=300, output_audio_tokens=400,
         cache_read_tokens=600, cache_write_tokens=500,
@@ -37,7 +43,9 @@ def test_every_kind_is_priced_at_its_own_rate():
     assert (cost.cache_read, cost.cache_write) == (Decimal("0.0003"), Decimal("0.000625"))
     assert (cost.input_audio, cost.output_audio) == (Decimal("0.0009"), Decimal("0.0048"))
     assert (cost.input, cost.output) == (Decimal("0.0015"), Decimal("0.012"))
-    assert cost.total == sum([cost.input, cost.output, cost.cache_read, cost.cache_write, cost.input_audio, cost.output_audio])
+    assert cost.total == sum(
+        [cost.input, cost.output, cost.cache_read, cost.cache_write, cost.input_audio, cost.output_audio]
+    )
 
 
 def test_an_hour_of_cache_has_its_own_rate_and_unknown_is_unpriced():
