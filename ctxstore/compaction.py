@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from .effects import Flow
+from .effects import Flow, keep
 from .errors import ConfigurationError
+from .keeper import Step
 from .messages import Message
 from .snapshot import estimate_tokens
 from .state import State
@@ -178,7 +179,7 @@ def compact_by_hand(state: State, summary: str, keep: int) -> None:
     state.touch()
 
 
-def summarize(run: Run, prompt: str | None = None, keep: int = 0) -> Flow[str]:
+def summarize(run: Run, prompt: str | None = None, last: int = 0) -> Flow[str]:
     """Have the model write the summary and put it in place; a failure changes nothing.
 
     Raises:
@@ -190,6 +191,7 @@ def summarize(run: Run, prompt: str | None = None, keep: int = 0) -> Flow[str]:
     _, answer, entries = yield from ask(run, (message,))
     text = answer.text
     if not text:
+        yield from keep(Step("fail", state, Turn(run.id, state.id, (), tuple(entries))))
         raise ConfigurationError(f"the model {answer.origin and answer.origin.model!r} gave no summary; try another")
     mark = state.mark(whole=True)
     head = state.head
@@ -199,6 +201,6 @@ def summarize(run: Run, prompt: str | None = None, keep: int = 0) -> Flow[str]:
         head.carried_unpriced += 1
     else:
         head.carried_cost += answer.cost_pico_usd
-    compact_by_hand(state, text, keep)
+    compact_by_hand(state, text, last)
     yield from save(run, mark, Turn(run.id, state.id, (), tuple(entries)))
     return text

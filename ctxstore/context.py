@@ -20,7 +20,7 @@ from .files import write_file
 from .keeper import FREE, Keeper, Step
 from .messages import FilePart, ImagePart, Message, ToolCall, ToolResult, openai_shape
 from .payload import codec
-from .payload.schema import VERSION, Document, Head
+from .payload.schema import MESSAGE_DEPTH, VERSION, Document, Head
 from .policy import ToolPolicy
 from .prompts import Prompt, as_messages, from_mapping
 from .providers.base import Provider, Schema
@@ -251,7 +251,7 @@ class Context(Talking):
 
     def _append(self, messages: list[Message]) -> None:
         for index, message in enumerate(messages):
-            jsontext.check(message.to_payload(), f"messages[{len(self.state.messages) + index}]")
+            jsontext.check(message.to_payload(), f"messages[{len(self.state.messages) + index}]", MESSAGE_DEPTH)
         new = self.state.unknown(messages)
         self._trust(new)
         self.state.append(new)

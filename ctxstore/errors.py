@@ -185,7 +185,7 @@ class StoreUnavailableError(StoreError):
 
 
 class DatabaseNotUpgradedError(StoreError):
-    """The database does not have ctxstore's tables in the version this program needs; run: ctxstore db upgrade"""
+    """ctxstore's tables are missing here, or old; run: ctxstore db upgrade --db URL, or call store.upgrade()"""
 
 
 class ProviderError(CtxstoreError):

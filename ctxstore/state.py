@@ -75,6 +75,8 @@ class State:
         self.owner: str | None = None
         self.context_window: int | None = None
         """Tokens that the model of the next request can take, None when unknown."""
+        self.saved_metadata: dict[str, Any] = {}
+        """The metadata as last read or saved, to tell a change that is not saved yet."""
         self.pending_usage: list[UsageEntry] = []
         self.lost: Turn | None = None
         """The turn that the last conflict kept out of the history."""
@@ -267,6 +269,7 @@ class State:
         """Everything in ``changes()`` is in the database now, under ``token``."""
         self._place(len(self._new))
         self.last_save, self.head.revision = token, revision
+        self.saved_metadata = self.head.metadata
         self._retired = []
         self.pending_usage = []
         self._head_changed = False
@@ -297,6 +300,7 @@ class State:
         """The live messages were read from a store at ``positions``, as saved under ``token``."""
         self.positions, self.next_position, self.last_save = positions, next_position, token
         self._new, self._dead, self._retired, self.pending_usage = [], set(), [], []
+        self.saved_metadata = self.head.metadata
         self._head_changed, self.lost = False, None
 
     def loaded(self, document: Document, positions: list[int], next_position: int, token: str) -> None:

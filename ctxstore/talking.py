@@ -23,6 +23,7 @@ from .facts import Facts
 from .keeper import FREE, Keeper, Step
 from .messages import Delta, Message, ToolCall, ToolResult
 from .payload import codec
+from .payload.schema import MESSAGE_DEPTH
 from .policy import ToolPolicy
 from .prompts import as_messages, local_file
 from .providers.base import Schema
@@ -181,7 +182,7 @@ class Talking(Facts):
         if not isinstance(prompt, str):
             messages = self.state.unknown(messages)
         for index, message in enumerate(messages):
-            jsontext.check(message.to_payload(), f"prompt[{index}]")
+            jsontext.check(message.to_payload(), f"prompt[{index}]", MESSAGE_DEPTH)
         self._trust(messages)
         extra = dict(jsontext.check(dict(params or {}), "params"))
         codec.check_params(extra)
@@ -196,7 +197,7 @@ class Talking(Facts):
             schema=self.schema if schema is None else Schema.of(schema),
             params={**state.head.params, **extra},
             stream=sink is not None,
-            retry_budget=self.retry_budget,
+            retry_budget=self.retry_budget or self._provider.retry_budget,
             instructions=self.instructions,
             file_roots=self.file_roots,
             trusted=frozenset(self._trusted),
@@ -256,6 +257,7 @@ class Talking(Facts):
         how = self.compactor
         if isinstance(how, Summarize) and how.due(run.state):
             first = replace(run, id=clock.new_id(), model=how.model or run.model, stream=False, tools=(), schema=None)
+            run.within = first
             yield from summarize(first, how.prompt, how.keep)
         return (yield from turn(run, prompt))
 

@@ -122,9 +122,8 @@ class _ScriptedBody:
         if isinstance(reply, str):
             reply = {"text": reply}
         if not isinstance(reply, Mapping) or set(reply) - _KEYS:
-            raise ConfigurationError(
-                f"a scripted reply is a string, an exception or a mapping with {', '.join(sorted(_KEYS))}, not {reply!r}"
-            )
+            keys = ", ".join(sorted(_KEYS))
+            raise ConfigurationError(f"a reply is a string, an exception or a mapping of {keys}, not {reply!r}")
         yield from (_line({"reasoning": piece}) for piece in self._pieces(reply.get("reasoning")))
         yield from (_line({"text": piece}) for piece in self._pieces(reply.get("text")))
         rest = {k: v for k, v in reply.items() if k not in ("text", "reasoning")}

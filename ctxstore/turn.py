@@ -70,8 +70,12 @@ class Run:
     kind: Kind = "turn"
     id: UUID = field(default_factory=clock.new_id)
     attempts: int = 0
+    asked: tuple[tuple[Message, ...], list[UsageEntry]] | None = None
+    """The prompt that has no reply yet and the attempts so far, between retries too; None between requests."""
     open: _Attempt | None = None
-    """The attempt under way; None between requests."""
+    """The attempt under way."""
+    within: Run | None = None
+    """A run of its own that goes before this one: the summary that makes room for it."""
 
 
 @dataclass(slots=True)
@@ -218,9 +222,15 @@ def _request(run: Run, prompt: Sequence[Message]) -> Flow[Response]:
     state.head.provider, state.head.mode = run.provider.name, run.mode
     state.append((*new, message))
     state.head.compacted = False
+    failure: Exception | None = None
     if run.compact is not None:
-        run.compact(state)
+        try:
+            run.compact(state)
+        except Exception as error:
+            failure = error
     yield from save(run, mark, Turn(run.id, state.id, (*new, message), tuple(entries)))
+    if failure is not None:
+        raise failure  # not before: the reply is paid for
     return Response(message, reply, run.schema)
 
 
@@ -245,7 +255,12 @@ def ask(run: Run, new: tuple[Message, ...]) -> Flow[tuple[Reply, Message, list[U
     wire = run.provider.build(request)
     entries: list[UsageEntry] = []
     begun = Turn(run.id, state.id, new)
-    yield from keep(Step("begin", state, begun, wire.connect_timeout + wire.first_byte_timeout))
+    run.asked = new, entries
+    try:
+        yield from keep(Step("begin", state, begun, wire.connect_timeout + wire.first_byte_timeout))
+    except CtxstoreError:
+        run.asked = None
+        raise
     retries = 0
     while True:
         run.attempts += 1
@@ -263,6 +278,7 @@ def ask(run: Run, new: tuple[Message, ...]) -> Flow[tuple[Reply, Message, list[U
             if delay is None:
                 error.turn = Turn(run.id, state.id, messages, tuple(entries))
                 yield from _fail(Step("fail", state, error.turn), error)
+                run.asked = None
                 raise
             retries += 1
             if run.on_retry is not None:
@@ -272,7 +288,7 @@ def ask(run: Run, new: tuple[Message, ...]) -> Flow[tuple[Reply, Message, list[U
         entry = attempt.entry("ok", reply)
         entries.append(entry)
         run.trace("on_request_finish", request, reply)
-        run.open = None
+        run.open = run.asked = None
         return reply, attempt.message(reply, entry, reply.choices[-1] if reply.choices else None), entries
 
 
@@ -307,14 +323,17 @@ def _fail(step: Step, error: BaseException) -> Flow[None]:
 
 
 def abandon(run: Run) -> Step | None:
-    """The step that records the request that was under way when the turn was cut short; None between requests."""
-    attempt = run.open
-    if attempt is None:
+    """The step that records the request that was cut short, in an attempt or between two; None between requests."""
+    if run.within is not None and run.within.asked is not None:
+        run = run.within
+    if run.asked is None:
         return None
-    run.open = None
-    reply, messages = attempt.unfinished()
-    attempt.entries.append(attempt.entry("interrupted", reply))
-    return Step("leave", run.state, Turn(run.id, run.state.id, messages, tuple(attempt.entries)))
+    (messages, entries), attempt = run.asked, run.open
+    run.asked = run.open = None
+    if attempt is not None:
+        reply, messages = attempt.unfinished()
+        entries.append(attempt.entry("interrupted", reply))
+    return Step("leave", run.state, Turn(run.id, run.state.id, messages, tuple(entries)))
 
 
 def render(state: State, instructions: str | None, new: Sequence[Message] = ()) -> list[Message]:
@@ -367,11 +386,11 @@ def _answer(run: Run, answers: Sequence[tuple[ToolCall, PolicyStatus, Tool | Non
     if not results:
         return
     ordered = [results[call.id] for call, _, _ in answers if call.id in results]
-    if run.on_tool is not None:
-        for call, _, _ in answers:
-            if call.id in results:
-                run.on_tool(call, results[call.id])
     message = tool_message(ordered)
     mark = state.mark()
     state.append([message])
     yield from save(run, mark, Turn(run.id, state.id, (message,)))
+    if run.on_tool is not None:  # what it raises must not lose what the tools did
+        for call, _, _ in answers:
+            if call.id in results:
+                run.on_tool(call, results[call.id])

@@ -2,25 +2,28 @@
 
 The Python blocks of a section (``##``) run in order in one namespace, in an empty folder. A comment
 ``<!--test ... -->`` runs with them and is not seen by the reader: it puts a scripted provider in the place of one that
-needs a key, and checks what the block before it did. Lines that begin with ``ctxstore`` in ``sh`` blocks run too.
+needs a key, and checks what the block before it did. Lines that begin with ``ctxstore`` in ``sh`` blocks run too, and
+so do the statements of ``sql`` blocks, on ``app.db``.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+import sqlite3
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from ctxstore import testing
+from ctxstore import Context, Store, testing
 
 README = Path(__file__).parent.parent / "README.md"
-_BLOCK = re.compile(r"^```(python|sh)\n(.*?)^```$|^<!--test\n(.*?)^-->$", re.M | re.S)
+_BLOCK = re.compile(r"^```(python|sh|sql)\n(.*?)^```$|^<!--test\n(.*?)^-->$", re.M | re.S)
 
 
 def sections() -> dict[str, list[tuple[str, str, int]]]:
@@ -65,6 +68,11 @@ def test_the_code_of_a_section_runs(
     for language, code, line in SECTIONS[title]:
         if language == "python":
             exec(compile("\n" * (line - 1) + code, str(README), "exec", dont_inherit=True), namespace)
+            continue
+        if language == "sql":
+            with closing(sqlite3.connect("app.db")) as connection:
+                for statement in filter(str.strip, code.split(";")):
+                    assert connection.execute(statement).fetchall(), f"README, from line {line}: no rows: {statement}"
             continue
         for command in code.splitlines():
             words = shlex.split(command, comments=True)
@@ -122,8 +130,19 @@ def test_every_view_and_its_columns_are_in_the_readme(tmp_path: Path) -> None:
     with Store(url) as store:
         store.upgrade()
     engine = sa.create_engine(url)
-    rows = {line.split("`")[1]: line for line in README.read_text().splitlines() if line.startswith("| `ctxstore_")}
+    text = README.read_text()
     for view in sa.inspect(engine).get_view_names():
+        part = text.split(f"### `{view}`")[1].split("\n## ")[0].split("\n### ")[0]
         columns = {c["name"] for c in sa.inspect(engine).get_columns(view)}
-        assert not [c for c in columns - set(COUNTS) if f"`{c}`" not in rows[view]], view
+        assert not [c for c in columns - set(COUNTS) if f"`{c}`" not in part], view
     engine.dispose()
+
+
+@pytest.mark.parametrize("cls", [Context, Store])
+def test_every_public_verb_is_in_the_readme(cls: type) -> None:
+    """Those for asyncio are told of once, by their rule."""
+    names = [n for n in dir(cls) if not n.startswith("_")]
+    verbs = [n for n in names if n[0] != "a" or n[1:] not in names]
+    table = README.read_text().split(f"| `{cls.__name__}` | |")[1].split("\n\n")[0]
+    missing = [n for n in verbs if not re.search(rf"[.`]{n}\b", table)]
+    assert not missing

@@ -16,6 +16,7 @@ from rich.console import Console
 from ..context import Context
 from ..errors import CtxstoreError, Interrupted
 from ..providers.base import Provider
+from ..store import Store
 from .options import DEFAULT, Database, Owner, open_store
 from .text import clean, console, count, dollars, said
 from .voices import Live
@@ -65,15 +66,24 @@ def chat(
                 out.print(said(f"{count(len(ctx.messages))} messages so far", "bright_black"))
         if typing:
             out.print(said(HELP, "bright_black"))
-        while (line := _ask(out, typing)) is not None:
-            if line.startswith("/"):
-                if line in {"/quit", "/exit"}:
-                    break
-                _command(out, ctx, line)
-            elif line:
-                _turn(out, ctx, line, typing)
+        try:
+            while (line := _ask(out, typing)) is not None:
+                if line.startswith("/"):
+                    if line in {"/quit", "/exit"}:
+                        break
+                    _command(out, ctx, line)
+                elif line:
+                    _turn(out, ctx, line, typing)
+        finally:
+            if identity is None and _unused(store, ctx):
+                store.delete(ctx.id)
         if typing and ctx.messages:
             out.print(said(f"kept; go on with: ctxstore chat --model {model} --id {ctx.id}", "bright_black"))
+
+
+def _unused(store: Store, ctx: Context) -> bool:
+    """Whether nothing was said in ``ctx``, as when there was no key: it would be an empty line in every list."""
+    return all(m.role == "system" for m in ctx.messages) and not store.in_flight(ctx.id)
 
 
 def _provider(text: str, base_url: str | None = None) -> Provider:

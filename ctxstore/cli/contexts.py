@@ -125,7 +125,8 @@ def _summary(row: StoredContext) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bright_black", no_wrap=True)
     table.add_column()
-    cost = dollars(row.cost) + (f" and {count(row.unpriced)} replies without a price" if row.unpriced else "")
+    replies = "reply" if row.unpriced == 1 else "replies"
+    cost = dollars(row.cost) + (f" and {count(row.unpriced)} {replies} without a price" if row.unpriced else "")
     window = f" of {count(row.context_window)}" if row.context_window else ""
     lines = {
         "id": Text(str(row.id), "cyan"),

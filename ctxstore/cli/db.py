@@ -67,7 +67,7 @@ def check(db: Database = DEFAULT, as_json: Json = False) -> None:
         print_json({"current": found, "head": head, "ok": ok, "payloads": payloads, "unreadable": beyond})
     if found != head:
         raise DatabaseNotUpgradedError(
-            f"the tables are at {found or 'nothing'} and this program needs {head}; run: ctxstore db upgrade"
+            f"the tables are at {found or 'nothing'} and this program needs {head}; run: ctxstore db upgrade --db URL"
         )
     if not as_json:
         console().print(said(f"at {found}, as this program needs"))

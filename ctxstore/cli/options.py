@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,8 +72,11 @@ def open_store(text: str, *, create: bool = False) -> Iterator[Store]:
     path = _file(url)
     if path is not None and not create and not path.exists():
         raise StoreError(
-            f"there is no database at {path}: name one by --db or CTXSTORE_DB, or run: ctxstore db upgrade"
+            f"there is no database at {path}: name one by --db or CTXSTORE_DB, or run: "
+            f"ctxstore db upgrade --db {shlex.quote(str(path))}"
         )
+    if path is not None and not path.parent.is_dir():
+        raise StoreError(f"there is no folder {path.parent} to make {path.name} in")
     with Store(url) as store:
         yield store
 

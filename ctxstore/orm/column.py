@@ -33,6 +33,7 @@ from .record import KEY, RecordKeeper, read, translated
 __all__ = ["COLUMNS", "TOKEN", "ColumnBinding", "identity_of", "name_record", "values_of"]
 
 TOKEN = "context_token"
+VERSION = "context_schema_version"
 LARGE = 1_000_000
 """Characters from which on a document on a row is too much to be written at every turn."""
 
@@ -137,9 +138,11 @@ class ColumnBinding:
         """Stamp the new token where the old one stands: on a row that has one, and on one that has none."""
         column = self.mapper.column_attrs[TOKEN].columns[0]
         new = {column: sa.bindparam("ctx_new", type_=column.type)}
+        version = self.mapper.column_attrs[VERSION].columns[0]
+        ours = sa.or_(version.is_(None), version <= sa.bindparam("ctx_version", type_=sa.Integer()))
         return (
-            self._update(new, column.like(sa.bindparam("ctx_base", type_=sa.String()))),
-            self._update(new, column.is_(None)),
+            self._update(new, column.like(sa.bindparam("ctx_base", type_=sa.String())), ours),
+            self._update(new, column.is_(None), ours),
         )
 
     @cached_property
@@ -157,13 +160,24 @@ class ColumnBinding:
 
         Raises:
             StaleContextError: it is another one, or gone.
+            SchemaVersionError: a newer program has written it since.
         """
         column = self.column if self.token is None else self.mapper.column_attrs[self.token].columns[0]
         keys = self._key(record, row, column.table)
         if self.token is not None:
             with_token, without = self._swap
-            parameters = {**keys, "ctx_new": new, **({"ctx_base": f"{base}%"} if base else {})}
+            parameters = {
+                **keys,
+                "ctx_new": new,
+                "ctx_version": current(),
+                **({"ctx_base": f"{base}%"} if base else {}),
+            }
             same = connection.execute(with_token if base else without, parameters).rowcount == 1
+            if not same:
+                version = self.mapper.column_attrs[VERSION].columns[0]
+                held = connection.scalar(sa.select(version).where(*self._here(column.table)), keys)
+                if held is not None:
+                    codec.check_version(held)
         else:
             if connection.dialect.name == "sqlite":  # a SELECT takes no lock there
                 connection.execute(self._lock, keys)

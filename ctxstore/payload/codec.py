@@ -25,7 +25,7 @@ from ..usage import TokenUsage
 from . import upcasts
 from .ids import EPOCH, message_id_of, stable_id
 from .params import check_params
-from .schema import PROJECTIONS, Document, Head
+from .schema import MESSAGE_DEPTH, PROJECTIONS, Document, Head
 
 __all__ = [
     "check_params",
@@ -46,8 +46,7 @@ __all__ = [
     "stable_id",
 ]
 
-_DOCUMENT, _MESSAGE = -4, -2
-"""Depths at which a document and a message begin, so that 128 levels are left to a tool result, as in the tool."""
+_DOCUMENT, _MESSAGE = MESSAGE_DEPTH - 2, MESSAGE_DEPTH
 
 _INT64 = 2**63
 

@@ -19,10 +19,13 @@ from uuid import UUID
 from ..messages import Message
 from ..usage import TokenUsage
 
-__all__ = ["PROJECTIONS", "VERSION", "Document", "Head"]
+__all__ = ["MESSAGE_DEPTH", "PROJECTIONS", "VERSION", "Document", "Head"]
 
 VERSION = 3
 """The version that is written, and the newest that is read."""
+
+MESSAGE_DEPTH = -2
+"""The depth at which a message begins, so that 128 levels are left to a tool result in it, as in the tool."""
 
 PROJECTIONS = ("context_used", "context_window", "token_usage", "cost")
 """Keys of the head that are written for queries and never read back."""

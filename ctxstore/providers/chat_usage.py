@@ -14,6 +14,10 @@ from .dialect import Dialect
 __all__ = ["merged", "usage_in", "usage_of"]
 
 
+_NONSENSE = 2**48
+"""No reply has so many tokens; sums of many replies must fit 64 bits."""
+
+
 def usage_in(body: Mapping[str, Any], dialect: Dialect) -> Mapping[str, Any] | None:
     """The usage that a body or a chunk reports, None when it reports none."""
     found = body.get("usage")
@@ -71,7 +75,7 @@ def _count(raw: Mapping[str, Any], key: str) -> int | None:
     value = raw.get(key)
     if type(value) is float and value.is_integer():
         value = int(value)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value < _NONSENSE else None
 
 
 def _first(*counts: int | None) -> int | None:

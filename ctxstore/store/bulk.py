@@ -238,7 +238,10 @@ def past(keys: Sequence[Any], after: tuple[Any, ...] | None) -> list[Any]:
 
 
 def own_targets() -> list[Target]:
-    """Heads first: from then on an older program no longer saves into that conversation."""
+    """Heads first: from then on an older program no longer saves into that conversation.
+
+    What a head repeats of its messages (a title, sums) is written at its next save, or by ``verify`` with ``repair``.
+    """
     return [_Heads(), _Messages(), _Flights()]
 
 

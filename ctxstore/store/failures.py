@@ -70,8 +70,9 @@ def is_foreign(error: Exception) -> bool:
     """Whether ``error`` is a database's or a driver's, and not ours or a bug."""
     if isinstance(error, CtxstoreError):
         return False
-    # asyncpg's errors on connecting are its own, past SQLAlchemy's
-    return isinstance(error, sa_exc.SQLAlchemyError | OSError) or type(error).__module__.partition(".")[0] in _DRIVERS
+    # asyncpg's errors on connecting are its own, past SQLAlchemy's, and so is what a driver cannot encode
+    passed = sa_exc.SQLAlchemyError | OSError | UnicodeEncodeError | OverflowError
+    return isinstance(error, passed) or type(error).__module__.partition(".")[0] in _DRIVERS
 
 
 def error_code(error: Exception) -> str:

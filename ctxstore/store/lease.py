@@ -6,8 +6,10 @@ writer whose lease ran out and was taken over can no longer save.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
+import secrets
 import socket
 import threading
 import time
@@ -29,8 +31,9 @@ __all__ = ["AsyncLease", "Lease"]
 
 
 def holder() -> str:
-    """Who holds a lease, for people: host, process and thread."""
-    return f"{socket.gethostname()}:{os.getpid()}:{threading.current_thread().name}"[-NAME_LENGTH:]
+    """Who holds a lease: host, process and thread for people, and what tells this lease from every other."""
+    thread = threading.current_thread().name
+    return f"{socket.gethostname()}:{os.getpid()}:{thread}-{secrets.token_hex(4)}"[-NAME_LENGTH:]
 
 
 def take(c: sa.Connection, context_id: UUID, owner: str | None, who: str, seconds: float) -> int | ContextLockedError:
@@ -54,14 +57,16 @@ def take(c: sa.Connection, context_id: UUID, owner: str | None, who: str, second
     row = c.execute(there.with_for_update()).first()
     if row is None:
         raise repository.not_found(context_id)
-    return int(row.lease_epoch) if taken else repository.locked(context_id, row)
+    if taken or row.locked_by == who:  # an earlier try got through, only its answer was lost
+        return int(row.lease_epoch)
+    return repository.locked(context_id, row)
 
 
-def release(c: sa.Connection, context_id: UUID, epoch: int) -> None:
+def release(c: sa.Connection, context_id: UUID, who: str) -> None:
     """Give the lease back, if it is still ours."""
     c.execute(
         sa.update(contexts)
-        .where(contexts.c.id == context_id, contexts.c.lease_epoch == epoch)
+        .where(contexts.c.id == context_id, contexts.c.locked_by == who)
         .values(locked_by=None, locked_until=None)
     )
 
@@ -82,13 +87,13 @@ class _Leasing:
             raise ConfigurationError(f"a lease needs wait >= 0 and length > 0 seconds, not {wait} and {length}")
         self._runner, self._id, self._owner, self._open = runner, context_id, owner, open_
         self._wait, self._length = wait, length
-        self._epoch: int | None = None
+        self._who = ""
         self._context: Context | None = None
 
     def _acquire(self) -> Flow[Context]:
-        who, until, pause = holder(), time.monotonic() + self._wait, 0.01
+        self._who, until, pause = holder(), time.monotonic() + self._wait, 0.01
         while True:
-            got = yield from job(take, self._id, self._owner, who, self._length)
+            got = yield from job(take, self._id, self._owner, self._who, self._length)
             if isinstance(got, int):
                 break
             left = until - time.monotonic()
@@ -96,7 +101,6 @@ class _Leasing:
                 raise got
             yield min(left, random.uniform(pause / 2, pause))
             pause = min(pause * 1.5, 0.25)
-        self._epoch = got
         try:
             ctx = yield from self._open(self._length)
         except Exception:
@@ -107,21 +111,24 @@ class _Leasing:
         return ctx
 
     def _release(self) -> Flow[None]:
-        epoch, self._epoch = self._epoch, None
         if self._context is not None:
             self._context.state.lease_epoch = None
-        if epoch is not None:
-            try:
-                yield from job(release, self._id, epoch)
-            except StoreUnavailableError:
-                pass  # it runs out by itself; what was done under it is saved
+        try:
+            yield from job(release, self._id, self._who)
+        except StoreUnavailableError:
+            pass  # it runs out by itself; what was done under it is saved
 
 
 class Lease(_Leasing):
     """``with store.lease(...) as ctx``: the context, loaded after the lease was taken, and given back at the end."""
 
     def __enter__(self) -> Context:
-        return self._runner.drive(self._acquire())
+        try:
+            return self._runner.drive(self._acquire())
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cut short by Ctrl-C: nobody knows whether it was taken
+                self._runner.drive(self._release())
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -133,9 +140,14 @@ class AsyncLease(_Leasing):
     """``async with store.alease(...) as ctx``: the same for asyncio."""
 
     async def __aenter__(self) -> Context:
-        return await self._runner.adrive(self._acquire())
+        try:
+            return await self._runner.adrive(self._acquire())
+        except BaseException as error:
+            if not isinstance(error, Exception):  # cancelled: nobody knows whether it was taken
+                await asyncio.shield(self._runner.adrive(self._release()))
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._runner.adrive(self._release())
+        await asyncio.shield(self._runner.adrive(self._release()))

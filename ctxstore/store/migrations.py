@@ -75,7 +75,8 @@ def check(connection: sa.Connection) -> str:
     found, wanted = current(connection), head()
     if found != wanted:
         raise DatabaseNotUpgradedError(
-            f"the database is at {found or 'nothing'}, this program needs {wanted}; run: ctxstore db upgrade"
+            f"the database is at {found or 'nothing'}, this program needs {wanted}; run: "
+            "ctxstore db upgrade --db URL, or call store.upgrade()"
         )
     return wanted
 

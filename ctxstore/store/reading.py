@@ -271,7 +271,7 @@ def history(c: sa.Connection, context_id: UUID, owner: str | None = None) -> lis
 
 def search(c: sa.Connection, text: str, owner: str | None, limit: int) -> list[StoredMessage]:
     """Live messages whose text has ``text`` in it, the newest first. ASCII letters match in either case."""
-    if not text:
+    if type(text) is not str or not text:
         raise ConfigurationError("search needs a text to look for")
     pattern = jsontext.searchable(text)
     for special in "!%_":

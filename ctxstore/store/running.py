@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
-from weakref import WeakKeyDictionary
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -46,6 +45,25 @@ def job(function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **k
     return result
 
 
+class _Loop:
+    """The engine of one event loop, since pooled connections belong to theirs.
+
+    It is held by an async generator, which the loop closes when it shuts down: ``asyncio.run`` leaves no connection
+    and no thread behind, whether or not anyone called ``aclose()``.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self.engine = engine.execution_options(preserve_rowcount=True)
+        self.holder = _hold(engine)
+
+
+async def _hold(engine: AsyncEngine) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        await engine.dispose()
+
+
 class Runner:
     """Engines, and what runs on them. Nothing is connected to before the first call."""
 
@@ -56,7 +74,7 @@ class Runner:
         self._host: sa.Engine | None = None
         self._ahost: AsyncEngine | None = None
         self._own: sa.Engine | None = None
-        self._aown: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncEngine] = WeakKeyDictionary()
+        self._aown: dict[asyncio.AbstractEventLoop, _Loop] = {}
         self._set_up: dict[str, Any] = {"synchronous": synchronous, "busy_timeout": busy_timeout}
         self._memory = False
         if isinstance(database, sa.Engine):
@@ -90,9 +108,8 @@ class Runner:
             self._own = engine.execution_options(preserve_rowcount=True)
         return self._own
 
-    @property
-    def async_engine(self) -> AsyncEngine:
-        """The asyncio engine; of a URL, one for each event loop, since pooled connections belong to theirs.
+    async def async_engine(self) -> AsyncEngine:
+        """The asyncio engine; of a URL, one for each event loop.
 
         Raises:
             ConfigurationError: the store stands on a synchronous ``Engine``, or no asyncio driver is installed.
@@ -102,10 +119,13 @@ class Runner:
         if self._url is None:
             raise ConfigurationError("this store stands on a synchronous Engine and has no a-verbs; give it a URL")
         loop = asyncio.get_running_loop()
-        if loop not in self._aown:
-            engine = async_engine(self._url, **self._set_up)
-            self._aown[loop] = engine.execution_options(preserve_rowcount=True)
-        return self._aown[loop]
+        found = self._aown.get(loop)
+        if found is None:
+            for over in [known for known in list(self._aown) if known.is_closed()]:
+                self._aown.pop(over, None)
+            found = self._aown[loop] = _Loop(async_engine(self._url, **self._set_up))
+            await anext(found.holder)  # from here on the loop knows it
+        return found.engine
 
     def run(self, function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``function`` in a transaction that is committed.
@@ -131,7 +151,7 @@ class Runner:
         patience = Patience()
         while True:
             try:
-                async with self.async_engine.begin() as c:
+                async with (await self.async_engine()).begin() as c:
                     return await c.run_sync(function, *args, **kwargs)
             except Exception as error:
                 if not is_foreign(error):
@@ -185,13 +205,13 @@ class Runner:
         if self._own is not None:
             self._own.dispose()
             self._own = None
-        for engine in self._aown.values():  # their loops are not ours to run: the connections are let go
-            engine.sync_engine.dispose(close=False)
+        for there in self._aown.values():  # their loops are not ours to run: the connections are let go
+            there.engine.sync_engine.dispose(close=False)
         self._aown.clear()
 
     async def aclose(self) -> None:
         """``close`` for asyncio: the connections of this loop are closed in order."""
-        engine = self._aown.pop(asyncio.get_running_loop(), None)
-        if engine is not None:
-            await engine.dispose()
+        here = self._aown.pop(asyncio.get_running_loop(), None)
+        if here is not None:
+            await here.holder.aclose()
         self.close()

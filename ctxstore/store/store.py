@@ -238,7 +238,7 @@ class Store(Verbs, Moving):
 
         Raises:
             StaleContextError: another writer saved first; with ``append`` only when messages were taken out here
-                (compacted, cleared, edited), which no order can make up for.
+                (compacted, cleared, edited), which no order can make up for, or both changed the metadata.
             ContextLockedError: another writer holds the lease.
             ContextNotFoundError: it was deleted.
             UnsupportedValueError: something in it has no form in JSON; nothing was written.
@@ -271,7 +271,19 @@ class Store(Verbs, Moving):
         found = yield from job(repository.load, ctx.id)
         turn, unsaved, usage = state.lost, state.changes().live, state.pending_usage
         known = {m.id for m in found.document.messages}
+        head, there, base = state.head, found.document.head.metadata, state.saved_metadata
+        if head.metadata == base:
+            head.metadata = there
+        elif there not in (base, head.metadata):
+            raise StaleContextError(
+                f"the metadata of context {ctx.id} were changed here and by another writer; load it again and set them"
+            )
         state.loaded(found.document, found.positions, found.next_position, found.token)
+        # whom this context talks to is its own; the other writer may have gone to another provider
+        state.head.provider, state.head.model, state.head.mode = head.provider, head.model, head.mode
+        if head.metadata != there:
+            state.head.metadata = head.metadata
+            state.touch()
         state.pending_usage = usage
         state.append(m for m in [*(turn.messages if turn is not None else ()), *unsaved] if m.id not in known)
 

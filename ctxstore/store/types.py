@@ -180,5 +180,7 @@ def check_owner(owner: str | None) -> None:
         raise ConfigurationError(f"an owner is a text of 1 to {NAME_LENGTH} characters, not {owner!r}")
     if len(owner) > NAME_LENGTH:
         raise ConfigurationError(f"an owner may have {NAME_LENGTH} characters, {owner[:40]!r}... has {len(owner)}")
-    if owner != owner.strip() or "\x00" in owner:
-        raise ConfigurationError(f"an owner may not begin or end with a space, nor hold a NUL: {owner!r}")
+    if owner != owner.strip() or owner != plain(owner):
+        raise ConfigurationError(
+            f"an owner may not begin or end with a space, nor hold a NUL or half a surrogate pair: {owner!r}"
+        )

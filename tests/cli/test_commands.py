@@ -200,7 +200,8 @@ def test_reading_makes_no_file(run: Run, command: tuple[str, ...]) -> None:
     for database in ("nowhere.db", "sqlite:///nowhere.db", "sqlite:///file:nowhere.db?uri=true"):
         done = run(*command, "--db", database)
         assert done.code == 1
-        assert re.fullmatch(r"ctxstore: there is no database at nowhere.db: .*ctxstore db upgrade\n", done.err)
+        told = r"ctxstore: there is no database at nowhere.db: .*ctxstore db upgrade --db nowhere.db\n"
+        assert re.fullmatch(told, done.err)
     assert os.listdir() == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -156,12 +157,16 @@ def test_verify_and_repair(run: Run, app: Store) -> None:
 
 def test_through_a_pipe(app: Store) -> None:
     command = [sys.executable, "-m", "ctxstore"]
-    subprocess.run([*command, "db", "upgrade", "--db", "copy.db"], check=True, capture_output=True)
-    with subprocess.Popen(
-        [*command, "export", "--db", "app.db"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as out:
+    root = str(Path(__file__).parent.parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])}
+    subprocess.run([*command, "db", "upgrade", "--db", "copy.db"], check=True, capture_output=True, env=environment)
+    export = [*command, "export", "--db", "app.db"]
+    with subprocess.Popen(export, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as out:
         into = subprocess.run(
-            [*command, "import", "-", "--atomic", "--db", "copy.db", "--json"], stdin=out.stdout, capture_output=True
+            [*command, "import", "-", "--atomic", "--db", "copy.db", "--json"],
+            stdin=out.stdout,
+            capture_output=True,
+            env=environment,
         )
         out.communicate()
     assert out.returncode == into.returncode == 0

@@ -188,7 +188,7 @@ def test_the_other_async_drivers(url: str) -> None:
 
     async def main() -> None:
         async with Store(parsed.set(drivername=f"{parsed.get_backend_name()}+{driver}")) as store:
-            assert store._runner.async_engine.dialect.driver == driver
+            assert (await store._runner.async_engine()).dialect.driver == driver
             await _whole_story(store)
 
     asyncio.run(main())

@@ -329,6 +329,22 @@ def test_the_next_version(store: Store, engine: sa.Engine, version_four: Any) ->
         assert c.execute(sa.text("select * from ctxstore_contexts order by id")).all() == rows
 
 
+def test_columns_beside_a_message_follow_what_it_says_now(store: Store, version_four: Any) -> None:
+    ctx = talked(store, 3)
+
+    def louder(message: dict[str, Any], source: Any) -> dict[str, Any]:
+        return {**message, "content": message["content"].upper()} if message["role"] == "user" else message
+
+    with version_four:
+        upcasts.STEPS[3] = Upcast("prompts are loud", message=louder)
+        assert [m.text for m in store.search("PROMPT 1")] == ["PROMPT 1"], "SQL finds it in either case"
+        assert {f.kind for f in store.verify().findings} == {"projection"}
+        assert store.migrate_payloads(batch=4).migrated == 7
+        assert {f.text.split()[0] for f in store.verify().findings} == {"title"}, "the next save writes it, or a repair"
+        assert not store.verify(repair=True).open
+        assert [m.text for m in store.messages(ctx.id)][::2] == ["PROMPT 0", "PROMPT 1", "PROMPT 2"]
+
+
 def test_a_prompt_in_flight_moves_too(store: Store, version_four: Any) -> None:
     llm = ScriptedProvider([KeyboardInterrupt()])
     ctx = store.create(llm)

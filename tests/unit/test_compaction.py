@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from ctxstore import Context
 from ctxstore.compaction import Callback, Summarize, Trim
@@ -22,9 +21,8 @@ KINDS = st.lists(st.sampled_from(["system", "user", "assistant", "call", "answer
 
 
 def build(kinds):
-    ctx, open_calls, n = Context(ScriptedProvider([])), [], 0
-    for kind in kinds:
-        n += 1
+    ctx, open_calls = Context(ScriptedProvider([])), []
+    for n, kind in enumerate(kinds):
         if kind == "call":
             open_calls.append(f"c{n}")
             ctx.assistant(None, tool_calls=[{"id": f"c{n}", "name": "t", "arguments": "{}"}])

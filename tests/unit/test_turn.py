@@ -59,8 +59,12 @@ def test_the_four_forms_do_the_same(how):
     assert talk(ctx, "hi", how) == "one two  three"
     assert talk(ctx, "again", how) == "four"
     assert [(m.role, m.text) for m in ctx.messages] == [
-        ("system", "Be brief."), ("user", "hi"), ("assistant", "one two  three"), ("user", "again"), ("assistant", "four"),
-    ]  # fmt: skip
+        ("system", "Be brief."),
+        ("user", "hi"),
+        ("assistant", "one two  three"),
+        ("user", "again"),
+        ("assistant", "four"),
+    ]
     assert [m.text for m in llm.requests[1].messages] == ["Be brief.", "hi", "one two  three", "again"]
     assert ctx.token_usage.total_tokens == 8 and ctx.context_used is None, "the last reply did not say"
     assert llm.requests[0].stream is ("stream" in how)
