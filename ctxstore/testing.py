@@ -182,11 +182,18 @@ class _ScriptedDecoder:
         return Reply(
             choices=(parts or self.text,),
             finish_reason=end.get("finish_reason") or ("tool_calls" if calls else "stop" if self.end else None),
-            usage=None if usage is None else TokenUsage(**usage),
+            usage=None if usage is None else _usage(usage),
             usage_raw=usage,
             model=end.get("model") or self.request.model,
             response_id=end.get("response_id"),
         )
+
+
+def _usage(data: Mapping[str, Any]) -> TokenUsage:
+    try:
+        return TokenUsage(**data)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"the usage of a scripted reply is a mapping of token counts, not {data!r}") from error
 
 
 def _call(data: Mapping[str, Any], index: int) -> ToolCall:

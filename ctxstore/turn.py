@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from . import clock
+from . import clock, jsontext
 from .effects import BoundCall, Flow, emit, invoke, keep, open_, read, sleep
 from .errors import (
     ConfigurationError,
@@ -22,11 +22,14 @@ from .errors import (
     CtxstoreError,
     ProviderError,
     SchemaVersionError,
+    ServerError,
     StaleContextError,
     ToolLoopError,
+    UnsupportedValueError,
 )
 from .keeper import Step
 from .messages import Delta, Message, ToolCall, ToolResult
+from .payload.schema import MESSAGE_DEPTH
 from .policy import PolicyStatus, ToolPolicy
 from .prompts import tool_message
 from .providers.base import Decoder, ModelRequest, Provider, Reply, Schema, WireRequest
@@ -268,6 +271,7 @@ def ask(run: Run, new: tuple[Message, ...]) -> Flow[tuple[Reply, Message, list[U
         run.trace("on_request_start", request)
         try:
             reply = yield from _exchange(run, attempt, request, wire)
+            _check(run, attempt, reply)
         except ProviderError as error:
             run.trace("on_request_error", request, error)
             partial, messages = attempt.unfinished()
@@ -290,6 +294,16 @@ def ask(run: Run, new: tuple[Message, ...]) -> Flow[tuple[Reply, Message, list[U
         run.trace("on_request_finish", request, reply)
         run.open = run.asked = None
         return reply, attempt.message(reply, entry, reply.choices[-1] if reply.choices else None), entries
+
+
+def _check(run: Run, attempt: _Attempt, reply: Reply) -> None:
+    """Refuse a reply that no payload can hold, before it is in the context: every later save would fail on it."""
+    message = attempt.message(reply, None, reply.choices[-1] if reply.choices else None)
+    try:
+        jsontext.check(message.to_payload(), "reply", MESSAGE_DEPTH)
+    except UnsupportedValueError as error:
+        text = f"{run.provider.name}: the reply cannot be kept: {error}"
+        raise ServerError(text, status=200, request_id=reply.request_id, retryable=False) from error
 
 
 def _exchange(run: Run, attempt: _Attempt, request: ModelRequest, wire: WireRequest) -> Flow[Reply]:

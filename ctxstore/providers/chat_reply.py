@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from ..errors import ProviderError, StreamInterruptedError
+from ..errors import ProviderError, ServerError, StreamInterruptedError
 from ..messages import Delta
 from .base import ModelRequest, Reply
 from .chat_choice import Choice
@@ -61,6 +62,10 @@ class ChatDecoder:
         Raises:
             ProviderError: the stream carries an error. ``partial()`` gives what came before it.
         """
+        with self._readable():
+            return self._feed(data)
+
+    def _feed(self, data: bytes) -> Sequence[Delta]:
         if self._error is not None:
             raise self._error
         if self._plain is None and self._events is None:
@@ -90,6 +95,10 @@ class ChatDecoder:
             StreamInterruptedError: it broke off.
             ProviderError: it holds an error, or is no reply at all.
         """
+        with self._readable():
+            return self._finish()
+
+    def _finish(self) -> Reply:
         if self._events is not None:
             self._take(self._events.flush())
             if self._error is not None:
@@ -107,7 +116,24 @@ class ChatDecoder:
 
     def partial(self) -> Reply | None:
         """What of a reply came so far, None when nothing did."""
-        return self._reply.build(self._headers) if self._reply.began else None
+        try:
+            with self._readable():
+                return self._reply.build(self._headers) if self._reply.began else None
+        except ServerError:
+            return None
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """What is JSON but in no form that a reply has, in whatever place, is the server's error."""
+        try:
+            yield
+        except (AttributeError, LookupError, TypeError, ValueError) as error:  # pydantic's is a ValueError
+            raise ServerError(
+                f"{self._name}: the reply is not in the form of Chat Completions: {error}",
+                status=200,
+                request_id=request_id_of(self._headers),
+                retryable=False,
+            ) from error
 
     # -- plain
 
@@ -189,7 +215,8 @@ class _Reply:
             if isinstance(choice, Mapping):
                 found = self._choice(choice.get("index", index))
                 found.take(choice.get("message") or {}, [])
-                found.finish_reason = choice.get("finish_reason") or found.finish_reason
+                if choice.get("finish_reason"):
+                    found.finish_reason = str(choice["finish_reason"])
         self.began = self.began or bool(self.choices)
 
     def take_chunk(self, chunk: Mapping[str, Any], deltas: list[Delta]) -> bool:

@@ -92,10 +92,10 @@ def error_of(
         scrub(f"{provider}: {message[:_LONGEST_MESSAGE]}", secrets),
         status=status,
         body=scrub(text[:_LONGEST_BODY], secrets),
-        request_id=request_id_of(headers, parsed),
+        request_id=scrub(request_id_of(headers, parsed) or "", secrets) or None,
         retry_after=after,
         retryable=retryable,
-        code=code or kind,
+        code=scrub(code or kind or "", secrets) or None,
     )
 
 

@@ -26,6 +26,17 @@ _HEADER = re.compile(r"[\t -~]*")
 _SECRET = ("key", "auth", "token", "cookie", "secret")
 
 
+def _is_http(url: str) -> bool:
+    try:
+        return urlsplit(url).scheme in ("http", "https")
+    except ValueError:
+        return False
+
+
+def _is_secret(header: str) -> bool:
+    return any(word in header for word in _SECRET)
+
+
 class ChatCompletions(Provider):
     """A server that speaks Chat Completions, as its ``dialect`` says.
 
@@ -72,8 +83,8 @@ class ChatCompletions(Provider):
             self.dialect = replace(self.dialect, max_tokens="max_tokens")
         self.name = name or self.dialect.name
         self.base_url = base_url or self.dialect.base_url
-        if urlsplit(self.base_url).scheme not in ("http", "https"):
-            raise ConfigurationError(f"base_url must begin with http:// or https://, not {self.base_url!r}")
+        if not _is_http(self.base_url):
+            raise ConfigurationError(f"base_url must be an http:// or https:// URL, not {self.base_url!r}")
         self.client, self.aclient = client, aclient
         self.retry_budget = retry_budget
         self.timeouts = (connect_timeout, first_byte_timeout, read_timeout)
@@ -84,6 +95,22 @@ class ChatCompletions(Provider):
                 raise ConfigurationError(f"the header {header!r} holds characters that no HTTP header can")
         self._prices = None if prices is None else {k: Price.of(v) for k, v in prices.items()}
         self._windows = None if context_windows is None else dict(context_windows)
+
+    def __deepcopy__(self, memo: Any) -> ChatCompletions:
+        return self  # shared by the contexts that have it, as their connections are
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For pickle: without key, client and connections; where it is taken out, the key is the environment's."""
+        headers = {k: v for k, v in self._headers.items() if not _is_secret(k)}
+        return {
+            **self.__dict__,
+            "client": None,
+            "aclient": None,
+            "_key": None,
+            "_headers": headers,
+            "_closers": [],
+            "_aclosers": [],
+        }
 
     # -- keys
 
@@ -104,7 +131,7 @@ class ChatCompletions(Provider):
     def _secrets(self) -> list[str]:
         variable = self.dialect.key_variable
         found = [self._key, os.environ.get(variable) if variable is not None else None]
-        found += [v for k, v in self._headers.items() if any(word in k for word in _SECRET)]
+        found += [v for k, v in self._headers.items() if _is_secret(k)]
         return [secret for secret in found if secret]
 
     # -- the translator

@@ -154,7 +154,7 @@ def provider(spec: str, *, key: str | None = None, base_url: str | None = None) 
     Raises:
         ConfigurationError: there is no provider of this name; the message lists those that there are.
     """
-    name, _, model = spec.partition(":")
+    name, _, model = str(spec).partition(":")
     cls = _BY_NAME.get(name.strip().lower())
     if cls is None:
         raise ConfigurationError(

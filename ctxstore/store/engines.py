@@ -22,7 +22,7 @@ from ..errors import ConfigurationError
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # loads greenlet, which a synchronous program may not have
 
-__all__ = ["Synchronous", "async_engine", "in_memory", "sync_engine", "url_of"]
+__all__ = ["Synchronous", "async_engine", "in_memory", "sync_engine", "transactional", "url_of"]
 
 E = TypeVar("E")
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
@@ -73,6 +73,25 @@ def in_memory(url: URL) -> bool:
     return url.get_backend_name() == "sqlite" and (
         url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
     )
+
+
+def transactional(engine: sa.Engine) -> dict[str, Any]:
+    """Options under which an engine of the host's has transactions: one that commits each statement would save halves
+    of a turn."""
+    set_up = getattr(engine.dialect, "_on_connect_isolation_level", None)  # what create_engine() was given
+    level = engine.get_execution_options().get("isolation_level") or set_up
+    if level != "AUTOCOMMIT":
+        return {}
+    return {"isolation_level": _LEVELS[engine.dialect.name]} if engine.dialect.name in _LEVELS else {}
+
+
+_LEVELS = {
+    "sqlite": "SERIALIZABLE",
+    "postgresql": "READ COMMITTED",
+    "mysql": "REPEATABLE READ",
+    "mariadb": "REPEATABLE READ",
+}
+"""The levels that these databases have by themselves."""
 
 
 def sync_engine(given: str | URL, *, synchronous: Synchronous, busy_timeout: float) -> sa.Engine:

@@ -9,7 +9,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from .. import jsontext
-from ..errors import ConfigurationError, ContextNotFoundError
+from ..errors import ConfigurationError, ContextNotFoundError, UnsupportedValueError
 from ..messages import Message
 from ..usage import COUNTS, Price, TokenUsage, Turn, UsageEntry
 from .periods import slot_of
@@ -47,7 +47,7 @@ def _row(e: UsageEntry, owner: str | None, position: int | None) -> dict[str, An
         "created_at": e.created_at,
         "slot": slot_of(e.created_at),
         "position": position,
-        "usage_raw": None if e.usage_raw is None else _json(e.usage_raw),
+        "usage_raw": _raw(e.usage_raw),
         "cost_pico_usd": e.cost_pico_usd,
         "price": None if e.price is None else _json(dict(e.price)),
         "finish_reason": plain(e.finish_reason),
@@ -59,6 +59,14 @@ def _row(e: UsageEntry, owner: str | None, position: int | None) -> dict[str, An
     }
     row.update(_UNKNOWN if e.usage is None else zip(COUNTS, e.usage.counts(), strict=True))
     return row
+
+
+def _raw(value: Any) -> str | None:
+    """What the provider said, for people; a NaN or a depth that no database takes must not lose the turn."""
+    try:
+        return None if value is None else _json(value)
+    except UnsupportedValueError:
+        return None
 
 
 def _json(value: Any) -> str:

@@ -7,15 +7,16 @@ transaction, or a wait, is a flow: a generator that yields ``Job`` and seconds t
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
 
 from ..errors import ConfigurationError
-from .engines import Synchronous, async_engine, in_memory, sync_engine, url_of
+from .engines import Synchronous, async_engine, in_memory, sync_engine, transactional, url_of
 from .failures import Patience, is_foreign
 
 if TYPE_CHECKING:
@@ -64,6 +65,30 @@ async def _hold(engine: AsyncEngine) -> AsyncGenerator[None, None]:
         await engine.dispose()
 
 
+GRACE = 10.0
+"""Seconds that a cancellation waits for the transaction under way."""
+
+_under_way: set[asyncio.Future[Any]] = set()
+"""The loop knows its tasks only weakly."""
+
+
+async def _whole(transaction: Coroutine[Any, Any, T]) -> T:
+    """The result of ``transaction``, which a cancellation does not cut short: when it is raised, all is done or undone.
+
+    What aiosqlite was cut off from keeps its transaction, and so the file's lock, until its cursor is collected.
+    """
+    task = asyncio.ensure_future(transaction)
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.wait([task], timeout=GRACE)
+        task.cancel()
+        raise
+
+
 class Runner:
     """Engines, and what runs on them. Nothing is connected to before the first call."""
 
@@ -77,13 +102,14 @@ class Runner:
         self._aown: dict[asyncio.AbstractEventLoop, _Loop] = {}
         self._set_up: dict[str, Any] = {"synchronous": synchronous, "busy_timeout": busy_timeout}
         self._memory = False
+        self._process = os.getpid()
         if isinstance(database, sa.Engine):
-            self._host = database.execution_options(preserve_rowcount=True)
+            self._host = database.execution_options(preserve_rowcount=True, **transactional(database))
         elif isinstance(database, str | URL):
             self._url = database
             self._memory = in_memory(url_of(database))
         elif isinstance(getattr(database, "sync_engine", None), sa.Engine):
-            self._ahost = database.execution_options(preserve_rowcount=True)
+            self._ahost = database.execution_options(preserve_rowcount=True, **transactional(database.sync_engine))
         else:
             raise ConfigurationError(f"a Store needs a URL, an Engine or an AsyncEngine, not {database!r}")
 
@@ -91,6 +117,12 @@ class Runner:
         if self._url is not None:
             return f"<Store {sa.make_url(self._url).render_as_string(hide_password=True)}>"
         return f"<Store {(self._host or self._ahost)!r}>"
+
+    def _forked(self) -> None:
+        """Leave the connections to the process that this one was forked from: two cannot speak on one."""
+        self._process = os.getpid()
+        if self._own is not None:
+            self._own.dispose(close=False)
 
     @property
     def engine(self) -> sa.Engine:
@@ -103,6 +135,8 @@ class Runner:
             return self._host
         if self._url is None:
             raise ConfigurationError("this store stands on an AsyncEngine and has only the a-verbs (aload, asave ...)")
+        if self._process != os.getpid() and not self._memory:
+            self._forked()
         if self._own is None:
             engine = sync_engine(self._url, **self._set_up)
             self._own = engine.execution_options(preserve_rowcount=True)
@@ -148,6 +182,9 @@ class Runner:
         """``run`` for asyncio. SQLite's memory has no waits, so there it is the same connection."""
         if self._memory:
             return self.run(function, *args, **kwargs)
+        return await _whole(self._arun(function, *args, **kwargs))
+
+    async def _arun(self, function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         patience = Patience()
         while True:
             try:

@@ -138,6 +138,7 @@ def test_what_fails(run: Run, monkeypatch: pytest.MonkeyPatch, model: Model, upg
         assert done.code == 1, arguments
         assert says in done.err
     assert not Path("missing.db").exists()
+    assert run("list", "--db", upgraded, "--json").json == [], "what was never talked in is no conversation"
 
 
 class Terminal:

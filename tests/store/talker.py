@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -16,13 +17,13 @@ import threading
 import traceback
 from typing import Any
 
-import alembic.command  # so that each child need not
 import sqlalchemy.dialects.mysql.pymysql
 import sqlalchemy.dialects.postgresql.psycopg
 import sqlalchemy.ext.asyncio  # noqa: F401
 
 from ctxstore import Store
 from ctxstore.errors import StaleContextError
+from ctxstore.providers.base import ModelRequest, WireRequest
 from ctxstore.testing import ScriptedProvider
 
 USAGE = {"input_tokens": 10, "output_tokens": 2}
@@ -41,6 +42,13 @@ class Journal:
 
 def answering(text: str) -> ScriptedProvider:
     return ScriptedProvider([{"text": text, "usage": USAGE}])
+
+
+class Hasty(ScriptedProvider):
+    """One whose requests are over in half a second, so that a lease is not made to last longer for them."""
+
+    def build(self, request: ModelRequest) -> WireRequest:
+        return dataclasses.replace(super().build(request), connect_timeout=0.0, first_byte_timeout=0.5)
 
 
 def share(job: dict[str, Any], number: int, journal: Journal) -> None:
@@ -112,7 +120,7 @@ def first(job: dict[str, Any], number: int, journal: Journal) -> None:
 
 def endless(job: dict[str, Any], number: int, journal: Journal) -> None:
     """Talk until somebody puts an end to it: ``sent`` is noted before a reply, ``done`` when ``talk`` has returned."""
-    provider = ScriptedProvider()
+    provider = Hasty()
 
     def reply(request: Any) -> None:
         text = request.messages[-1].text
@@ -121,11 +129,11 @@ def endless(job: dict[str, Any], number: int, journal: Journal) -> None:
 
     provider.on_request = reply
     with Store(job["url"]) as store:
-        opened: Any = contextlib.nullcontext()
-        if job["leased"]:
-            opened = store.lease(job["id"], provider, wait=60, length=job["leased"])
-        with opened as leased:
-            ctx = leased or store.load(job["id"], provider)
+        with contextlib.ExitStack() as stack:
+            if job["leased"]:
+                ctx = stack.enter_context(store.lease(job["id"], provider, wait=60, length=job["leased"]))
+            else:
+                ctx = store.load(job["id"], provider)
             turn = 0
             while True:
                 text = f"q{job['life']}.{turn}"

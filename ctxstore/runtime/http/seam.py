@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from ...effects import Response
 from ...errors import ConfigurationError, ConnectionFailedError, StreamInterruptedError
@@ -98,7 +99,7 @@ def before(error: Exception, provider: Provider, request: WireRequest) -> Except
         text = f"no connection to {at} within {request.connect_timeout:g} s"
     elif is_one_of(error, "TimeoutException"):
         text = f"{at} did not begin to answer within {request.first_byte_timeout:g} s"
-    elif is_one_of(error, "UnsupportedProtocol", "InvalidURL", "LocalProtocolError"):
+    elif is_one_of(error, "UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "UnicodeError"):
         return ConfigurationError(f"{provider.name}: the request to {at} cannot be sent: {error}")
     elif is_one_of(error, "ConnectError", "ProxyError"):
         text = f"no connection to {at}: {error}"
@@ -126,4 +127,5 @@ def within(error: Exception, provider: Provider, began: bool, request: WireReque
 
 
 def _where(url: str) -> str:
-    return url.partition("?")[0]  # what follows may hold a key
+    parts = urlsplit(url)  # the user before an @ and what follows a question mark may hold a key
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
