@@ -176,6 +176,8 @@ class Context(Talking):
                 payload = Path(path).read_bytes()
             except OSError as error:
                 raise PayloadError(f"the payload file cannot be read: {error}") from error
+        elif isinstance(payload, str) and payload.endswith(".json"):
+            raise PayloadError(f"{payload!r} is no payload; for a file of this name say path={payload!r}")
         document = codec.load(payload, context_id=cls._identity(id, record))  # type: ignore[arg-type]
         return cls._from_document(provider, document, record=record, **options)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, overload
 
@@ -18,6 +19,8 @@ from .messages import ToolCall, ToolResult
 from .prompts import plain
 
 __all__ = ["Tool", "as_tools", "tool"]
+
+_NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 
 
 class Tool:
@@ -37,6 +40,11 @@ class Tool:
     ) -> None:
         self.function = function
         self.name: str = name or str(getattr(function, "__name__", type(function).__name__))
+        if not _NAME.fullmatch(self.name):
+            raise ConfigurationError(
+                f"providers take no tool called {self.name!r}: a name is 1 to 64 letters of ASCII, digits, _ and -; "
+                "give it one with @tool(name=...)"
+            )
         self.description = description if description is not None else inspect.getdoc(function) or ""
         self.is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
             getattr(function, "__call__", None)

@@ -19,6 +19,7 @@ _NOT_UPGRADED = {"42P01", "42703", "1146", "1054"}
 _SETUP = {"28000", "28P01", "3D000", "1044", "1045", "1049"}
 _CUT = {"57P01", "57P02", "57P03", "1053", "1152", "2006", "2013"}
 _SQLITE_MISSING = ("no such table", "no such column", "has no column named")
+_SQLITE_FILE = ("unable to open database file", "attempt to write a readonly database")
 _SETUP_TEXTS = (
     "authentication failed",
     "no pg_hba.conf entry",
@@ -41,7 +42,7 @@ class Patience:
         Raises:
             StoreUnavailableError: the database cannot be reached, or was busy for too long.
             DatabaseNotUpgradedError: a table or column is missing.
-            ConfigurationError: the server does not let this user in, or has no such database.
+            ConfigurationError: the server does not let this user in, has no such database, or the file no folder.
             StoreError: anything else that the database refused.
         """
         self._tries -= 1
@@ -49,6 +50,12 @@ class Patience:
         code, text = error_code(error), _text(error)
         if code in _NOT_UPGRADED or any(m in text for m in _SQLITE_MISSING):
             raise DatabaseNotUpgradedError(f"{DatabaseNotUpgradedError.__doc__} ({text})") from error
+        if isinstance(error, sa_exc.ArgumentError):
+            raise ConfigurationError(f"this database URL cannot be used: {text}") from error
+        if any(m in text for m in _SQLITE_FILE):
+            raise ConfigurationError(
+                f"the database file cannot be opened: its folder is not there, or may not be written ({text})"
+            ) from error
         if code in _SETUP or ("FATAL" in text and any(m in text for m in _SETUP_TEXTS)):
             raise ConfigurationError(f"the database does not let this program in: {text}") from error
         if isinstance(error, sa_exc.IntegrityError) and self._lost < 2 and again:

@@ -373,3 +373,33 @@ def test_what_the_database_refuses_is_an_error_of_ours_without_the_text(store: S
                 c.exec_driver_sql(f"DROP TRIGGER {'no' if engine.dialect.name == 'sqlite' else 'no_rows'}")
     with pytest.raises(ContextNotFoundError):
         store.get(new_id())
+
+
+# -- what else a context holds when its turn is put after another's
+
+
+def test_metadata_that_were_not_saved_are_put_there_too(store: Store) -> None:
+    mine, _ = overtaken(store)
+    mine.metadata = {"k": 1}
+    mine.user("c")
+    store.save(mine, on_conflict="append")
+    assert store.load(mine.id, llm()).metadata == {"k": 1}
+
+
+def test_metadata_that_both_changed_are_not_merged_in_silence(store: Store) -> None:
+    mine, theirs = overtaken(store)
+    theirs.metadata = {"k": 2}
+    theirs.save()
+    mine.metadata = {"k": 1}
+    with pytest.raises(StaleContextError, match="metadata"):
+        store.save(mine, on_conflict="append")
+    assert store.load(mine.id, llm()).metadata == {"k": 2}
+
+
+def test_a_context_goes_on_with_its_own_provider_after_anothers_turn(store: Store) -> None:
+    mine, theirs = overtaken(store)
+    theirs.use(ScriptedProvider(["elsewhere"], model="other-1"), model="other-1").talk("c")
+    mine.user("d")
+    store.save(mine, on_conflict="append")
+    mine.talk("e")
+    assert mine._provider.requests[-1].model == "scripted-1"

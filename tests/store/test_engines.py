@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import threading
 from typing import Any
 
@@ -244,3 +245,61 @@ def test_a_file_that_may_only_be_read_can_be_read(url: str) -> None:
         ctx.talk("a")
     with Store(f"sqlite:///file:{url.removeprefix('sqlite:///')}?mode=ro&uri=true") as store:
         assert store.load(ctx.id, llm()).messages[-1].text == "one"
+
+
+# -- engines and processes that would save halves, or leave something behind
+
+
+def test_a_hosts_engine_that_commits_each_statement_saves_no_half_turn(url: str) -> None:
+    host = sa.create_engine(url, isolation_level="AUTOCOMMIT")
+    with Store(host) as store:
+        ctx = store.create(llm("one", "two"))
+        ctx.talk("a")
+
+        @sa.event.listens_for(host, "before_cursor_execute")
+        def killed(_: Any, __: Any, statement: str, *rest: Any) -> None:
+            if statement.startswith("INSERT INTO ctxstore_messages"):
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ctx.talk("b")
+        sa.event.remove(host, "before_cursor_execute", killed)
+        assert store.get(ctx.id).message_count == len(store.messages(ctx.id)) == 2
+    host.dispose()
+
+
+def test_a_loop_that_ends_leaves_no_connection_and_no_thread(store: Store) -> None:
+    asyncio.run(store.alist())
+    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    for _ in range(5):
+        asyncio.run(store.alist())
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+
+
+def test_a_forked_process_has_connections_of_its_own(store: Store) -> None:
+    ctx = store.create(llm())
+
+    def read() -> None:
+        for _ in range(20):
+            assert store.get(ctx.id).id == ctx.id
+
+    pids = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                read()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        pids.append(pid)
+    read()
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 0]
+    read()
+
+
+@pytest.mark.parametrize("url", ["sqlite:///no/such/folder/app.db", "sqlite://app.db"])
+def test_a_file_that_cannot_be_is_a_matter_of_configuration(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be"):
+        with Store(url) as store:
+            store.upgrade()

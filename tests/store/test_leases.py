@@ -184,3 +184,35 @@ def test_what_cannot_be_leased(store: Store) -> None:
     for options in ({"wait": -1}, {"length": 0}):
         with pytest.raises(ConfigurationError):
             store.lease(ctx.id, llm(), **options)  # type: ignore[arg-type]
+
+
+def test_one_that_was_cancelled_while_it_was_taken_is_given_back(store: Store) -> None:
+    ctx = store.create(llm())
+
+    async def main() -> None:
+        async with store:
+            for step in range(25):
+                try:
+                    async with asyncio.timeout(step * 0.0005), store.alease(ctx.id, llm(), wait=0, length=300):
+                        await asyncio.sleep(5)
+                except TimeoutError:
+                    pass
+                assert (await store.aget(ctx.id)).locked_by is None, f"after {step * 0.5} ms"
+
+    asyncio.run(main())
+
+
+def test_one_whose_taking_got_no_answer_is_ours(store: Store) -> None:
+    ctx = store.create(llm("one"))
+    lost = []
+
+    @sa.event.listens_for(store.engine, "commit")
+    def lose(connection: sa.Connection) -> None:
+        if not lost:
+            lost.append(connection)
+            connection.connection.dbapi_connection.commit()  # type: ignore[union-attr]
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("gone"), connection_invalidated=True)
+
+    with store.lease(ctx.id, llm("one"), wait=0) as live:
+        live.talk("a")
+    assert lost and store.get(ctx.id).locked_by is None and texts(store, ctx) == ["a", "one"]

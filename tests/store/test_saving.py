@@ -195,7 +195,7 @@ def test_an_id_is_found_in_every_spelling(store: Store) -> None:
         assert store.load(spelling, llm()).id == ctx.id
 
 
-@pytest.mark.parametrize("owner", ["", " team", "team ", "x" * 192, "a\x00b"])
+@pytest.mark.parametrize("owner", ["", " team", "team ", "x" * 192, "a\x00b", "a\ud800"])
 def test_an_owner_that_a_database_would_mistake_is_refused(owner: str) -> None:
     with Store("sqlite://") as store, pytest.raises(ConfigurationError):
         store.create(llm(), owner=owner)
@@ -252,3 +252,20 @@ def test_an_unknown_id_is_no_context(store: Store) -> None:
             verb(unknown)
     with pytest.raises(ContextNotFoundError):
         store.drop_in_flight(unknown, new_id())
+
+
+def test_a_name_that_no_database_can_encode_is_an_error_of_ours(store: Store) -> None:
+    for ask in (lambda: store.list(owner="a\ud800"), lambda: store.usage(model="\ud800")):
+        with pytest.raises(StoreError):
+            ask()
+
+
+def test_a_result_of_the_greatest_depth_is_kept_however_it_comes(store: Store) -> None:
+    deep: Any = 1
+    for _ in range(128):
+        deep = [deep]
+    ctx = store.create(llm({"tool_calls": [{"id": "c", "name": "look", "arguments": {}}]}, "done"))
+    ctx.talk("look")
+    ctx.tool("c", deep)
+    ctx.talk()
+    assert store.load(ctx.id, llm()).tool_results[0].value == deep

@@ -207,3 +207,8 @@ def test_to_openai_has_one_message_a_result():
         shaped[1]["tool_calls"][0]["function"] == {"name": "t", "arguments": '{"x":1}'} and "content" not in shaped[1]
     )
     assert [m["tool_call_id"] for m in shaped[2:]] == ["a", "b"]
+
+
+def test_a_file_name_given_as_a_payload_is_recognised():
+    with pytest.raises(PayloadError, match="path='talk.json'"):
+        Context.restore("talk.json", provider=ScriptedProvider([]))

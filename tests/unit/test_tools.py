@@ -209,3 +209,11 @@ def test_an_answer_is_json_or_an_error_that_says_where():
     assert bad.error and bad.value["type"] == "UnsupportedValueError" and "mean" in bad.value["message"]
     told = failed(call("{}"), ValueError("half \ud800"))
     assert told.error and told.value == {"error": True, "type": "ValueError", "message": "half ?"}
+
+
+@pytest.mark.parametrize("name", ["", "with space", "caf\u00e9", "x" * 65, "a.b"])
+def test_a_name_that_no_provider_takes_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="@tool"):
+        tool(name=name or " ")(lambda: None)
+    with pytest.raises(ConfigurationError, match="lambda"):
+        tool(lambda: None)
