@@ -77,6 +77,7 @@ def check_loaded(value: Any, path: str = "value", depth: int = 1) -> Any:
 _INNER = frozenset({dict, list, float})
 _BASES: tuple[type[Any], ...] = (int, float, dict, list, tuple)
 _DIGITS = 10**4300  # Python reads no longer number back
+_INT64 = 2**63
 
 
 class _Refused(Exception):
@@ -119,7 +120,9 @@ def _dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
                 at = " (a key)"
                 key = _key(key)
                 at = ""
-            out[key] = item if type(item) is str and item.isascii() else _plain(item, depth)
+            kind = type(item)
+            simple = item is None or (kind is str and item.isascii()) or (kind is int and -_INT64 < item < _INT64)
+            out[key] = item if simple else _plain(item, depth)
     except _Refused as refused:
         refused.at = at or f".{key}{refused.at}"
         raise
@@ -197,6 +200,8 @@ def join_surrogates(text: str) -> str:
 
 def searchable(text: str) -> str:
     """``text`` for a plain text column: NUL and lone surrogates, which databases refuse, are U+FFFD."""
+    if text.isascii() and "\x00" not in text:
+        return text
     return _UNSEARCHABLE.sub("\ufffd", text)
 
 

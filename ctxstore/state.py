@@ -100,7 +100,8 @@ class State:
     @property
     def token_usage(self) -> TokenUsage:
         """Everything this conversation used: what was carried over, and the live replies that are not inherited."""
-        return self.head.carried_usage + self._totals.sum()
+        carried, live = self.head.carried_usage, self._totals.sum()
+        return carried + live if any(carried.counts()) else live
 
     @property
     def cost_pico_usd(self) -> int:

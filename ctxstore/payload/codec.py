@@ -293,13 +293,18 @@ def load_head(text: str | bytes, version: int, *, context_id: UUID | None = None
     return _head(raw, context_id)
 
 
-def dump_head(head: Head, projections: Mapping[str, Any] | None = None) -> str:
+def dump_head(head: Head, projections: Mapping[str, Any] | None = None, *, revision: int | None = None) -> str:
     """The text of the head: a payload of the current version without its messages.
+
+    ``revision`` is the one that is being written, the head's own when not given.
 
     Raises:
         UnsupportedValueError: a value has no form in JSON; ``.path`` says where.
     """
-    return jsontext.dumps(_with_extras(_head_payload(head, projections), head))
+    out = _with_extras(_head_payload(head, projections), head)
+    if revision is not None:
+        out["revision"] = revision
+    return jsontext.dumps(out)
 
 
 def _head_payload(head: Head, projections: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def prepare(
     revision = head.revision + 1
     first = changes.first_position
     used, cost = state.token_usage, state.cost
-    text = codec.dump_head(replace(head, revision=revision), projections(state, used, cost))
+    text = codec.dump_head(head, projections(state, used, cost), revision=revision)
     columns: dict[str, Any] = {
         "schema_version": current(),
         "revision": revision,

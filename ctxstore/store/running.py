@@ -170,8 +170,11 @@ class Runner:
         patience = Patience()
         while True:
             try:
-                with self.engine.begin() as c:
-                    return function(c, *args, **kwargs)
+                with self.engine.connect() as c:
+                    c.begin()  # what is not committed is rolled back when the connection is closed
+                    result = function(c, *args, **kwargs)
+                    c.commit()
+                    return result
             except Exception as error:
                 if not is_foreign(error):
                     raise

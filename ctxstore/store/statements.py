@@ -164,9 +164,9 @@ def _in_flight(lease: Any) -> Any:
         here.c.turn_id == sa.bindparam("turn_id", type_=c.turn_id.type),
     )
     row = sa.select(*(sa.bindparam(column.name, type_=column.type) for column in c))
-    return sa.insert(in_flight).from_select(
-        [column.name for column in c], row.select_from(contexts).where(_stands(), lease, ~noted)
-    )
+    there = row.select_from(contexts).where(_stands(), lease, ~noted)
+    there = there.with_for_update(read=True, key_share=True)  # a deletion at this moment would leave the prompt behind
+    return sa.insert(in_flight).from_select([column.name for column in c], there)
 
 
 class Statements:

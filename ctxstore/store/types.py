@@ -157,9 +157,7 @@ def _uuid_text(value: uuid.UUID | str | None) -> str | None:
 
 def plain(text: str | None) -> str | None:
     """``text`` as every text column takes it. Where it was changed, the payload has the original."""
-    if text is None or (text.isascii() and "\x00" not in text):
-        return text
-    return jsontext.searchable(text)
+    return None if text is None else jsontext.searchable(text)
 
 
 def short(text: str | None, length: int = NAME_LENGTH) -> str | None:

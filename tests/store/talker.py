@@ -1,8 +1,8 @@
 """A program that talks in processes of its own and writes down, outside the database, what it was told.
 
-It reads one job a line, ``{"work": ..., "processes": n, ...}``, forks ``n`` children for it, prints their ids, lets them
-begin at one moment, and prints how each ended. A journal line is on the disk before the child goes on: what it says
-was acknowledged, whatever happens to the child and to the database afterwards.
+It reads one job a line, ``{"work": ..., "processes": n, ...}``, forks ``n`` children for it, prints their ids, lets
+them begin at one moment, and prints how each ended. A journal line is on the disk before the child goes on: what it
+says was acknowledged, whatever happens to the child and to the database afterwards.
 """
 
 from __future__ import annotations

@@ -403,3 +403,22 @@ def test_a_context_goes_on_with_its_own_provider_after_anothers_turn(store: Stor
     store.save(mine, on_conflict="append")
     mine.talk("e")
     assert mine._provider.requests[-1].model == "scripted-1"
+
+
+@pytest.mark.databases("postgresql")
+def test_a_deletion_while_a_turn_begins_leaves_no_prompt(store: Store, engine: sa.Engine, url: str) -> None:
+    ctx = store.create(llm("one"))
+    with Store(url) as other:
+        deletion = threading.Thread(target=other.delete, args=(ctx.id,))
+
+        @sa.event.listens_for(store.engine, "commit")
+        def meanwhile(_: Any) -> None:
+            if deletion.ident is None:
+                deletion.start()
+                deletion.join(0.3)
+
+        with pytest.raises(ContextNotFoundError):
+            ctx.talk("a secret")
+        deletion.join()
+    with engine.connect() as c:
+        assert c.execute(sa.text("SELECT count(*) FROM ctxstore_in_flight")).scalar() == 0

@@ -1,6 +1,6 @@
 """Whatever can be said comes back as it was said, through every driver; what cannot be kept is refused before a write.
 
-Values are compared by their ``repr``, which tells -0.0 from 0.0, 1 from True and 1.0, and one order of keys from another.
+Values are compared by their ``repr``, which tells -0.0 from 0.0, 1 from True and 1.0, and orders of keys apart.
 """
 
 from __future__ import annotations

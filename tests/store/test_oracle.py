@@ -67,6 +67,7 @@ def test_writers_that_do_not_are_told_of_every_turn_that_lost(
     live = store.load(ctx.id, ScriptedProvider(["goes on"]))
     assert live.token_usage.total_tokens == 12 * len(done)
     assert live.talk("and now").text == "goes on"
+    print(f"{count} processes: {len(done)} turns stored + {len(told)} conflicts told = {count * turns}")
 
 
 @pytest.mark.databases("sqlite")

@@ -1,4 +1,4 @@
-"""The server dies, restarts, or does the work and never says so: the next call works and nothing acknowledged is gone."""
+"""The server dies, restarts, or does the work and never says so: the next call works, nothing acknowledged is gone."""
 
 from __future__ import annotations
 
@@ -160,15 +160,17 @@ def keep_on_talking(store: Store, ctx: Context, name: str, until: threading.Even
     told = turn = 0
     while not until.is_set():
         ctx.provider.replies[:] = [{"text": f"r{name}{turn}", "usage": USAGE}]  # type: ignore[attr-defined]
-        act: Any = lambda: ctx.talk(f"q{name}{turn}")  # noqa: B023 -- called before the next turn
+        unsaved = False
         while True:
             try:
-                act()
+                if unsaved:
+                    store.save(ctx)
+                else:
+                    ctx.talk(f"q{name}{turn}")
                 break
             except StoreUnavailableError as error:
                 told += 1
-                if error.turn is not None and error.turn.messages:
-                    act = lambda: store.save(ctx)
+                unsaved = unsaved or (error.turn is not None and bool(error.turn.messages))
                 time.sleep(0.02)
         done.append(f"q{name}{turn}")
         turn += 1
@@ -210,9 +212,7 @@ def test_restarts_while_many_talk(cluster: Cluster, restarts: int) -> None:
             wanted = [text for n in range(len(done)) for text in (f"q{name}{n}", f"r{name}{n}")]
             assert texts(engine, ctx) == wanted, "every turn, once, in its order"
             assert [m.text for m in store.load(ctx.id, llm()).messages] == wanted
-            assert store.in_flight(ctx.id) == [] or all(
-                m.text in done for flight in store.in_flight(ctx.id) for m in flight.messages
-            )
+            assert store.in_flight(ctx.id) == []
         assert all(store.usage(by=(), context=ctx.id)[0].requests == len(done) for ctx, done in talks.values())
         print(f"{restarts} restarts, {acknowledged} acknowledged turns, {sum(told)} errors, none lost")
     engine.dispose()
@@ -353,7 +353,7 @@ def test_a_commit_that_breaks_is_decided_by_reading(
 ) -> None:
     """COMMIT breaks in the creation, before a request, in a save, in a lease: each is done once, and nobody is told."""
     with world(through(wire, url, way), way) as do:
-        for breaking in (1, 2, 3, 4, 5):
+        for breaking in (1, 2, 3):  # to create it, to begin, to save
             wire.cut(b"COMMIT", breaking, deliver=deliver)
             ctx = do("create", llm("one", "two"))
             do("talk", "a", on=ctx)

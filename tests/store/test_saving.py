@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from ctxstore import Context, Store, clock, new_id
-from ctxstore.errors import ConfigurationError, ContextNotFoundError, SchemaVersionError, StaleContextError
+from ctxstore.errors import ConfigurationError, ContextNotFoundError, SchemaVersionError, StaleContextError, StoreError
 from ctxstore.testing import ScriptedProvider
 
 USAGE = {"input_tokens": 10, "output_tokens": 2, "cache_read_tokens": 4}
