@@ -210,5 +210,5 @@ def test_to_openai_has_one_message_a_result():
 
 
 def test_a_file_name_given_as_a_payload_is_recognised():
-    with pytest.raises(PayloadError, match="path='talk.json'"):
+    with pytest.raises(PayloadError, match=r"path='talk\.json'"):
         Context.restore("talk.json", provider=ScriptedProvider([]))
