@@ -14,7 +14,7 @@ from uuid import UUID
 
 from . import clock, jsontext
 from .messages import Message, ToolCall, ToolResult
-from .providers.base import Provider
+from .providers.base import Catalog, Provider
 from .snapshot import ContextSize
 from .state import State
 from .usage import Cost, TokenUsage, Turn
@@ -90,6 +90,11 @@ class Facts:
     def provider(self) -> Provider:
         """Who the next request goes to."""
         return self._provider
+
+    @property
+    def catalog(self) -> Catalog:
+        """Windows and prices of the provider's models."""
+        return Catalog(self._provider)
 
     @property
     def model(self) -> str:

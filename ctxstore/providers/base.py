@@ -24,7 +24,7 @@ from ..usage import Price, TokenUsage
 if TYPE_CHECKING:
     from ..effects import Transport
 
-__all__ = ["Decoder", "ModelRequest", "Provider", "Reply", "Schema", "WireRequest"]
+__all__ = ["Catalog", "Decoder", "ModelRequest", "Provider", "Reply", "Schema", "WireRequest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,21 @@ class Decoder(Protocol):
     def partial(self) -> Reply | None:
         """What of a reply came so far, for the turn of an error."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What is known of the models of a provider."""
+
+    provider: Provider
+
+    def context_window(self, model: str | None = None) -> int | None:
+        """Tokens that ``model`` (the provider's own when left out) can take, None when unknown."""
+        return self.provider.context_window(model or self.provider.model)
+
+    def price(self, model: str | None = None) -> Price | None:
+        """Today's price of ``model`` (the provider's own when left out), None when unknown."""
+        return self.provider.price(model or self.provider.model)
 
 
 class Provider(ABC):

@@ -212,3 +212,10 @@ def test_to_openai_has_one_message_a_result():
 def test_a_file_name_given_as_a_payload_is_recognised():
     with pytest.raises(PayloadError, match=r"path='talk\.json'"):
         Context.restore("talk.json", provider=ScriptedProvider([]))
+
+
+def test_the_catalog_knows_windows_and_prices():
+    llm = ScriptedProvider([], model="m", context_window=100, prices={"m": {"input": 1, "output": 2}})
+    catalog = Context(llm).catalog
+    assert catalog.context_window() == 100 and catalog.price().output == Decimal(2)
+    assert catalog.price("unknown") is None
