@@ -62,14 +62,15 @@ def check_loaded(value: Any, path: str = "value", depth: int = 1) -> Any:
     Raises:
         UnsupportedValueError: as ``check``.
     """
-    level = [value] if type(value) in _INNER else []
-    for _ in range(depth, MAX_DEPTH + 2):
-        if any(type(item) is float and not math.isfinite(item) for item in level):
-            break
-        boxes = [item for item in level if type(item) is not float]
-        if not boxes:
-            return value
-        level = [item for box in boxes for item in (box.values() if type(box) is dict else box) if type(item) in _INNER]
+    boxes = [value]  # of one level
+    if type(value) is dict or type(value) is list:
+        for _ in range(depth, MAX_DEPTH + 1):
+            inner = [i for box in boxes for i in (box.values() if type(box) is dict else box) if type(i) in _INNER]
+            boxes = [item for item in inner if type(item) is not float]
+            if len(boxes) < len(inner) and not all(math.isfinite(i) for i in inner if type(i) is float):
+                break
+            if not boxes:
+                return value
     check(value, path, depth)
     return value
 

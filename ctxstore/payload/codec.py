@@ -296,15 +296,10 @@ def load_head(text: str | bytes, version: int, *, context_id: UUID | None = None
 def dump_head(head: Head, projections: Mapping[str, Any] | None = None, *, revision: int | None = None) -> str:
     """The text of the head: a payload of the current version without its messages.
 
-    ``revision`` is the one that is being written, the head's own when not given.
-
-    Raises:
-        UnsupportedValueError: a value has no form in JSON; ``.path`` says where.
+    ``revision`` is the one that is written, the head's own when not given. Raises as ``dump``.
     """
     out = _with_extras(_head_payload(head, projections), head)
-    if revision is not None:
-        out["revision"] = revision
-    return jsontext.dumps(out)
+    return jsontext.dumps(out if revision is None else {**out, "revision": revision})
 
 
 def _head_payload(head: Head, projections: Mapping[str, Any] | None) -> dict[str, Any]:

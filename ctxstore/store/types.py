@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -144,7 +145,10 @@ class Uuid(types.TypeDecorator[uuid.UUID]):
         return repr(_uuid_text(value))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> uuid.UUID | None:
-        return value if value is None or isinstance(value, uuid.UUID) else uuid.UUID(value)
+        return value if value is None or isinstance(value, uuid.UUID) else _parsed(value)
+
+
+_parsed = lru_cache(maxsize=256)(uuid.UUID)  # the rows of one context repeat its id
 
 
 def _uuid(value: uuid.UUID | str | None) -> uuid.UUID | None:

@@ -242,7 +242,9 @@ def test_projections_are_written_and_never_read(host: sa.Engine) -> None:
         assert (row.context_input_tokens, row.context_output_tokens) == (90, 10)
         assert row.context_cost_pico_usd == 420_000_000
     with host.begin() as connection:
-        numbers = [c.name for c in Ticket.__table__.c if c.name in COLUMNS and isinstance(c.type, sa.Integer)]
+        guard = "context_schema_version"  # a lie there means a newer program, whose rows are left alone
+        columns = (c for c in Ticket.__table__.c if c.name in COLUMNS and c.name != guard)
+        numbers = [c.name for c in columns if isinstance(c.type, sa.Integer)]
         connection.execute(sa.update(Ticket.__table__).values(dict.fromkeys(numbers, 7)).values(context_model="no"))
     with Session(host) as session:
         row = session.get(Ticket, key)
