@@ -23,10 +23,10 @@ CLAUDE = {"input": 3, "output": 15, "cache_read": 0.30, "cache_write": 3.75, "ca
 @pytest.mark.parametrize("length", [1_000, 150_000, 250_000, 900_000])
 def test_every_model_of_the_catalogue_costs_what_the_catalogue_says(length: int) -> None:
     """Thousands of models: their caches, tiers and fees."""
-    checked = 0
+    checked, at = 0, dt.datetime.now(dt.UTC)  # one moment for both: some prices depend on the hour
     for provider in get_snapshot().providers:
         for model in provider.models:
-            price = price_of(provider.id, model.id)
+            price = price_then(provider.id, model.id, at)
             if price is None:
                 continue
             counts = {"input_tokens": length, "output_tokens": length // 9}
@@ -37,7 +37,7 @@ def test_every_model_of_the_catalogue_costs_what_the_catalogue_says(length: int)
                 if price.cache_write_1h is not None:
                     counts["cache_write_1h_tokens"] = length // 7
             wanted = genai_prices.calc_price(
-                genai_prices.Usage(**counts), model.id, provider_id=provider.id
+                genai_prices.Usage(**counts), model.id, provider_id=provider.id, genai_request_timestamp=at
             ).total_price
             found = price.cost(TokenUsage(**counts)).total
             assert found == pytest.approx(wanted, abs=Decimal("5e-12")), (provider.id, model.id)
