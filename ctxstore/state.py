@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from . import clock, jsontext
-from .messages import Message, ToolCall
+from .messages import Message, ToolCall, ToolResult
 from .payload.schema import Document, Head
 from .usage import PICO, Cost, Price, TokenUsage, Turn, UsageEntry
 
@@ -55,7 +55,7 @@ class _Totals:
 
     def sum(self) -> TokenUsage:
         if self.unsummed:
-            self.usage = TokenUsage.sum([self.usage, *self.unsummed])
+            self.usage = TokenUsage.sum(self.unsummed, self.usage)
             self.unsummed = []
         return self.usage
 
@@ -101,7 +101,7 @@ class State:
     def token_usage(self) -> TokenUsage:
         """Everything this conversation used: what was carried over, and the live replies that are not inherited."""
         carried, live = self.head.carried_usage, self._totals.sum()
-        return carried + live if any(carried.counts()) else live
+        return carried + live if carried is not TokenUsage.zero() and any(carried.counts()) else live
 
     @property
     def cost_pico_usd(self) -> int:
@@ -111,8 +111,13 @@ class State:
     @property
     def cost(self) -> Cost:
         """What it cost, in USD; the total is None when there are replies and none is priced."""
+        return Cost(total=self.cost_usd, unpriced=self.unpriced)
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """The total of ``cost``."""
         known = self._totals.priced or self.head.carried_cost or not self.unpriced
-        return Cost(total=Decimal(self.cost_pico_usd) / PICO if known else None, unpriced=self.unpriced)
+        return Decimal(self.cost_pico_usd) / PICO if known else None
 
     @property
     def unpriced(self) -> int:
@@ -242,13 +247,16 @@ class State:
                     self._totals.priced += 1
         elif self._first_user is None and m.role == "user":
             self._first_user = m
-        if isinstance(m.content, list):
-            for call in m.tool_calls:
-                self.open_calls[call.id] = call
-                self._answered.discard(call.id)  # an id that comes again is a new call
-            for result in m.tool_results:
-                self.open_calls.pop(result.id, None)
-                self._answered.add(result.id)
+        if m.content is None or isinstance(m.content, str):
+            return
+        for part in m.content:
+            if isinstance(part, ToolCall):
+                self.open_calls[part.id] = part
+                self._answered.discard(part.id)  # an id that comes again is a new call
+        for part in m.content:
+            if isinstance(part, ToolResult):
+                self.open_calls.pop(part.id, None)
+                self._answered.add(part.id)
 
     def _cost(self, m: Message) -> int | None:
         if m.cost_pico_usd is not None:

@@ -66,7 +66,7 @@ class TokenUsage(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _sum_up(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("total_tokens") is None:
+        if (type(data) is dict or isinstance(data, Mapping)) and data.get("total_tokens") is None:
             i, o = data.get("input_tokens"), data.get("output_tokens")
             if type(i) is int and type(o) is int:
                 return {**data, "total_tokens": i + o}
@@ -78,21 +78,21 @@ class TokenUsage(BaseModel):
         return _ZERO
 
     @classmethod
-    def sum(cls, parts: Iterable[TokenUsage]) -> TokenUsage:
-        """The sum of ``parts``, from 0: every count is a number."""
-        total: dict[str, Any] = dict.fromkeys(COUNTS, 0)
-        for part in parts:
+    def sum(cls, parts: Iterable[TokenUsage], start: TokenUsage | None = None) -> TokenUsage:
+        """The sum of ``parts``, from ``start`` or 0: every count is a number."""
+        total: dict[str, Any] = dict(_ZERO.__dict__)
+        for part in parts if start is None or start is _ZERO else (start, *parts):
             for name, count in part.__dict__.items():
                 if count:
                     total[name] += count
-        return cls.model_construct(**total)
+        return cls(**total)  # faster than model_construct
 
     def __add__(self, other: TokenUsage) -> TokenUsage:
         if not isinstance(other, TokenUsage):
             return NotImplemented
         mine, theirs = self.__dict__, other.__dict__
         total: dict[str, Any] = {k: _plus(mine[k], theirs[k]) for k in COUNTS}
-        return TokenUsage.model_construct(**total)
+        return TokenUsage(**total)
 
     def counts(self) -> tuple[int | None, ...]:
         """The ten counts in the order of ``COUNTS``."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchTableError
@@ -12,12 +12,13 @@ from sqlalchemy.orm import Mapper
 
 from .. import clock, jsontext
 from ..errors import ConfigurationError
+from ..messages import Message
 from ..payload import codec
 from ..payload.schema import Document
 from ..payload.upcasts import current
 from ..state import State
 from ..store import bulk
-from ..store.bulk import Migration, Progress, Row
+from ..store.bulk import Migration, Progress, Row, Stage
 from ..store.repository import projections
 from ..store.running import Runner
 from ..store.types import JsonText
@@ -143,6 +144,18 @@ def of_table(c: sa.Connection, table: str, column: str, key: Sequence[str] = ())
     return HostColumn(place, keys, str(found), beside)
 
 
+@dataclass(slots=True)
+class _Work:
+    """A document on its way: what each stage leaves to the next."""
+
+    content: dict[str, Any]
+    raw: dict[str, Any] = field(default_factory=dict)
+    id: Any = None
+    head: Any = None
+    messages: list[Message] = field(default_factory=list)
+    projections: dict[str, Any] = field(default_factory=dict)
+
+
 class HostColumn:
     """A column of the host's that holds documents; ``beside`` are the columns that repeat something of them."""
 
@@ -179,25 +192,52 @@ class HostColumn:
         result = c.execute(query.execution_options(stream_results=True, max_row_buffer=64))
         return bulk.some(result, lambda found: Row(tuple(found[:-1]), found[-1]))
 
-    def upcast(self, row: Row) -> bool:
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self._parse, self._upcast, self._identify, self._head, self._mint, self._validate, self._sum, self._dump
+
+    def _parse(self, row: Row) -> bool:
         raw = row.raw
         if not raw or (self.json and isinstance(raw, str) and raw.strip() in _EMPTY):
             return False
-        identity: UUID | None = None
+        row.work = _Work(codec.parse(raw))
+        return True
+
+    def _upcast(self, row: Row) -> bool:
+        row.work.raw = codec.upcast(row.work.content)
+        return True
+
+    def _identify(self, row: Row) -> bool:
         if len(row.key) == 1 and clock.is_uuid7(row.key[0]):
-            identity = clock.parse_id(row.key[0])
-        content = codec.parse(raw)
-        place = ":".join([self.place, *map(str, row.key)])
-        document, raw_messages = codec.load_with_messages(content, context_id=identity, place=place)
-        if content["schema_version"] == current():
-            return False
-        state = State(document.head)
-        state.take(document)
-        payload = codec.dump(Document(document.head, []), projections(state))
-        payload["messages"] = raw_messages  # they are JSON's own values already, and were validated
-        row.new = {"payload": payload if self.decorated and not isinstance(raw, str) else jsontext.dumps(payload)}
+            row.work.id = clock.parse_id(row.key[0])
+        else:
+            row.work.id = codec.identify(row.work.content, ":".join([self.place, *map(str, row.key)]))
+        return True
+
+    def _head(self, row: Row) -> bool:
+        row.work.head = codec.head_of(row.work.raw, row.work.id)
+        return True
+
+    def _mint(self, row: Row) -> bool:
+        row.work.raw["messages"] = codec.with_ids(row.work.raw["messages"], row.work.id)
+        return True
+
+    def _validate(self, row: Row) -> bool:
+        row.work.messages = codec.validated(row.work.raw["messages"])
+        return bool(row.work.content["schema_version"] != current())
+
+    def _sum(self, row: Row) -> bool:
+        work = row.work
+        state = State(work.head)
+        state.take(Document(work.head, work.messages))
+        work.projections = projections(state)
         if self.beside:
-            row.new |= {k: v for k, v in values_of(state).items() if k in self.beside and k != "context_window"}
+            row.new = {k: v for k, v in values_of(state).items() if k in self.beside and k != "context_window"}
+        return True
+
+    def _dump(self, row: Row) -> bool:
+        payload = codec.dump_raw(row.work.head, row.work.raw["messages"], row.work.projections)
+        row.new["payload"] = payload if self.decorated and not isinstance(row.raw, str) else jsontext.dumps(payload)
         return True
 
     def write(self, c: sa.Connection, rows: Sequence[Row]) -> tuple[int, list[Row]]:

@@ -60,7 +60,7 @@ def values_of(state: State) -> dict[str, Any]:
         "context_window": state.context_window,
         "context_message_count": len(state.messages),
         **{f"context_{k}": v for k, v in zip(COUNTS, state.token_usage.counts(), strict=True)},
-        "context_cost_pico_usd": None if state.cost.total is None else state.cost_pico_usd,
+        "context_cost_pico_usd": None if state.cost_usd is None else state.cost_pico_usd,
     }
 
 

@@ -16,14 +16,15 @@ from decimal import Decimal
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from .. import clock, jsontext
-from ..errors import ConfigurationError, PayloadError, SchemaVersionError
+from ..errors import ConfigurationError, PayloadError
 from ..messages import MESSAGES, Message
 from ..usage import TokenUsage
 from . import upcasts
-from .ids import EPOCH, message_id_of, stable_id
+from .checks import INT64, check_counts, check_numbers, check_time, check_version, kind, refusal, version_of
+from .ids import EPOCH, message_id_of, message_id_texts, stable_id
 from .params import check_params
 from .schema import MESSAGE_DEPTH, PROJECTIONS, Document, Head
 
@@ -35,55 +36,26 @@ __all__ = [
     "dump",
     "dump_head",
     "dump_message",
+    "dump_raw",
+    "head_of",
+    "identify",
     "load",
     "load_head",
     "load_messages",
     "load_parsed",
     "load_row",
-    "load_with_messages",
     "message_id_of",
+    "message_of",
     "parse",
+    "parse_row",
     "stable_id",
+    "upcast",
+    "upcast_row",
+    "validated",
+    "with_ids",
 ]
 
 _DOCUMENT, _MESSAGE = MESSAGE_DEPTH - 2, MESSAGE_DEPTH
-
-_INT64 = 2**63
-
-
-# -- versions
-
-
-def check_version(version: object) -> int:
-    """``version`` when this program can read it.
-
-    Raises:
-        SchemaVersionError: it is newer, below 1, or no integer at all (``True``, ``1.0``, ``"3"`` and None are none).
-    """
-    supported = range(1, upcasts.current() + 1)
-    if type(version) is int and version in supported:
-        return version
-    newer = type(version) is int and version > supported[-1]
-    raise SchemaVersionError(
-        f"the schema_version {version!r} cannot be read, only {_these(supported)}"
-        + ("; it was written by a newer ctxstore" if newer else ""),
-        found=version,
-        supported=supported,
-    )
-
-
-def _version_of(content: Mapping[str, Any]) -> int:
-    if "schema_version" in content:
-        return check_version(content["schema_version"])
-    supported = range(1, upcasts.current() + 1)
-    raise SchemaVersionError(
-        f"there is no schema_version, so this is no saved context, or a part of one; {_these(supported)} can be read",
-        supported=supported,
-    )
-
-
-def _these(versions: Iterable[int]) -> str:
-    return f"versions {', '.join(map(str, versions))}"
 
 
 # -- ids
@@ -107,7 +79,8 @@ def _id_of(content: Mapping[str, Any], place: str | None = None) -> UUID:
 
 
 def _times_of(messages: Iterable[Mapping[str, Any]]) -> list[dt.datetime]:
-    return [time for message in messages if (time := _time_of(message)) is not None]
+    known = (_time_of(m) for m in messages if m.get("created_at") is not None or m.get("id") is not None)
+    return [time for time in known if time is not None]
 
 
 def _time_of(message: Mapping[str, Any]) -> dt.datetime | None:
@@ -134,8 +107,8 @@ def parse(data: Mapping[str, Any] | str | bytes) -> dict[str, Any]:
     written = isinstance(data, str | bytes)
     found = jsontext.loads(data) if isinstance(data, str | bytes) else data
     if not isinstance(found, Mapping):
-        raise PayloadError(f"a saved context is a JSON object, this is {_kind(found)}")
-    _version_of(found)
+        raise PayloadError(f"a saved context is a JSON object, this is {kind(found)}")
+    version_of(found)
     check = jsontext.check_loaded if written else jsontext.check
     content: dict[str, Any] = check(dict(found), "payload", _DOCUMENT)
     return content
@@ -159,22 +132,26 @@ def load(
 
 
 def load_parsed(content: dict[str, Any], *, context_id: UUID | None = None, place: str | None = None) -> Document:
-    """``load`` of what ``parse`` gave."""
-    return load_with_messages(content, context_id=context_id, place=place)[0]
+    """``load`` of what ``parse`` gave, in the steps that many documents take one after the other."""
+    raw = upcast(content)
+    if context_id is None:
+        context_id = identify(content, place)
+    head = head_of(raw, context_id)
+    return Document(head, validated(with_ids(raw["messages"], context_id)))
 
 
-def load_with_messages(
-    content: dict[str, Any], *, context_id: UUID | None = None, place: str | None = None
-) -> tuple[Document, list[dict[str, Any]]]:
-    """The same, and the messages as they stand in a payload of the current version."""
+def upcast(content: dict[str, Any]) -> dict[str, Any]:
+    """What ``parse`` gave, in the current version: plain dicts still, of which only ``messages`` was looked at."""
     _messages_of(content)
     raw = upcasts.upcast_document(content, content["schema_version"])
-    messages = _messages_of(raw)
-    if context_id is None:
-        context_id = clock.parse_id(raw["id"]) if clock.is_uuid7(raw.get("id")) else _id_of(content, place)
-    head = _head(raw, context_id, messages)
-    messages = _with_ids(messages, context_id)
-    return Document(head, _validated(messages)), messages
+    raw["messages"] = _messages_of(raw)
+    return raw
+
+
+def identify(content: Mapping[str, Any], place: str | None = None) -> UUID:
+    """The id of what ``parse`` gave, as ``load`` says."""
+    own = content.get("id")
+    return clock.parse_id(own) if own is not None and clock.is_uuid7(own) else _id_of(content, place)
 
 
 def dump(document: Document, projections: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -185,11 +162,19 @@ def dump(document: Document, projections: Mapping[str, Any] | None = None) -> di
     Raises:
         UnsupportedValueError: a value has no form in JSON; ``.path`` says where.
     """
-    out = _head_payload(document.head, projections)
     check = jsontext.check
     with collector_held():
-        out["messages"] = [check(m.to_payload(), f"messages[{i}]", _MESSAGE) for i, m in enumerate(document.messages)]
-    return _with_extras(out, document.head)
+        messages = [check(m.to_payload(), f"messages[{i}]", _MESSAGE) for i, m in enumerate(document.messages)]
+    return dump_raw(document.head, messages, projections)
+
+
+def dump_raw(
+    head: Head, messages: list[dict[str, Any]], projections: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """``dump`` with messages that are JSON's own values already, as ``upcast`` gives them."""
+    out = _head_payload(head, projections)
+    out["messages"] = messages
+    return _with_extras(out, head)
 
 
 def _messages_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -197,17 +182,22 @@ def _messages_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     if messages is None:
         return []
     if not isinstance(messages, list):
-        raise PayloadError(f"messages: must be a list, this is {_kind(messages)}")
+        raise PayloadError(f"messages: must be a list, this is {kind(messages)}")
     for i, message in enumerate(messages):
         if type(message) is not dict:
-            raise PayloadError(f"messages[{i}]: must be an object, this is {_kind(message)}")
+            raise PayloadError(f"messages[{i}]: must be an object, this is {kind(message)}")
     return messages
 
 
-def _with_ids(messages: list[dict[str, Any]], context_id: UUID) -> list[dict[str, Any]]:
-    return [
-        m if m.get("id") is not None else {**m, "id": str(message_id_of(context_id, i))} for i, m in enumerate(messages)
-    ]
+def with_ids(messages: list[dict[str, Any]], context_id: UUID) -> list[dict[str, Any]]:
+    """``messages`` in which those without an id have ``message_id_of`` theirs."""
+    bare = [i for i, m in enumerate(messages) if m.get("id") is None]
+    if not bare:
+        return messages
+    out = list(messages)
+    for i, text in zip(bare, message_id_texts(context_id, bare), strict=True):
+        out[i] = {**messages[i], "id": text}
+    return out
 
 
 # -- the head
@@ -228,46 +218,36 @@ class _HeadForm(BaseModel):
     compacted: Annotated[bool, Field(strict=True)] = False
     started_at: AwareDatetime
     updated_at: AwareDatetime
-    revision: Annotated[int, Field(strict=True, ge=0, lt=_INT64)] = 0
+    revision: Annotated[int, Field(strict=True, ge=0, lt=INT64)] = 0
     carried_usage: TokenUsage = Field(default_factory=TokenUsage.zero)
-    carried_cost: Annotated[int, Field(strict=True, ge=0, lt=_INT64)] = 0
-    carried_unpriced: Annotated[int, Field(strict=True, ge=0, lt=_INT64)] = 0
-
-    @model_validator(mode="before")
-    @classmethod
-    def _absent(cls, data: dict[str, Any]) -> dict[str, Any]:
-        return {k: v for k, v in data.items() if v is not None or k not in _HEAD_KEYS}
-
-    @field_validator("params")
-    @classmethod
-    def _harmless(cls, params: dict[str, Any]) -> dict[str, Any]:
-        try:
-            check_params(params)
-        except ConfigurationError as error:
-            raise PayloadError(f"the payload is refused: {error}") from error
-        return params
+    carried_cost: Annotated[int, Field(strict=True, ge=0, lt=INT64)] = 0
+    carried_unpriced: Annotated[int, Field(strict=True, ge=0, lt=INT64)] = 0
 
 
-_HEAD_KEYS = tuple(_HeadForm.model_fields)
+_HEAD_KEYS = frozenset(_HeadForm.model_fields)
 _IGNORED = frozenset({*PROJECTIONS, "schema_version", "messages"})
 
 
-def _head(raw: Mapping[str, Any], context_id: UUID, messages: Sequence[Mapping[str, Any]] = ()) -> Head:
-    data = {k: v for k, v in raw.items() if k not in _IGNORED}
+def head_of(raw: Mapping[str, Any], context_id: UUID) -> Head:
+    """The head of a payload of the current version. Raises as ``load``."""
+    data = {k: v for k, v in raw.items() if k not in _IGNORED and (v is not None or k not in _HEAD_KEYS)}
     own, data["id"] = data.get("id"), context_id
-    if data.get("thread_id") is None:
-        data["thread_id"] = context_id
-    if data.get("started_at") is None or data.get("updated_at") is None:
-        times = _times_of(messages) or [clock.time_of(context_id)]
+    data.setdefault("thread_id", context_id)
+    if not data.get("started_at") or not data.get("updated_at"):
+        times = _times_of(raw.get("messages") or ()) or [clock.time_of(context_id)]
         data["started_at"] = data.get("started_at") or min(times)
         data["updated_at"] = data.get("updated_at") or max(times)
     try:
         form = _HeadForm.model_validate(data)
     except ValidationError as error:
-        raise _refusal(error, data, "") from error
-    _check_counts(form.carried_usage, "carried_usage")
-    _check_time(form.started_at, "started_at")
-    _check_time(form.updated_at, "updated_at")
+        raise refusal(error, data, "") from error
+    try:
+        check_params(form.params)
+    except ConfigurationError as error:
+        raise PayloadError(f"the payload is refused: {error}") from error
+    check_counts(form.carried_usage, "carried_usage")
+    check_time(form.started_at, "started_at")
+    check_time(form.updated_at, "updated_at")
     fields = dict(form.__dict__)
     if own and not clock.is_uuid7(own):
         fields["metadata"].setdefault("payload_id", own)
@@ -290,7 +270,7 @@ def load_head(text: str | bytes, version: int, *, context_id: UUID | None = None
         if not clock.is_uuid7(raw.get("id")):
             raise PayloadError(f"id: must be a UUIDv7, this is {raw.get('id')!r}")
         context_id = clock.parse_id(raw["id"])
-    return _head(raw, context_id)
+    return head_of(raw, context_id)
 
 
 def dump_head(head: Head, projections: Mapping[str, Any] | None = None, *, revision: int | None = None) -> str:
@@ -303,30 +283,36 @@ def dump_head(head: Head, projections: Mapping[str, Any] | None = None, *, revis
 
 
 def _head_payload(head: Head, projections: Mapping[str, Any] | None) -> dict[str, Any]:
+    identity, started, updated = str(head.id), head.started_at, head.updated_at
+    started_at = started.isoformat()
     out: dict[str, Any] = {
         "schema_version": upcasts.current(),
-        "id": str(head.id),
-        "thread_id": str(head.thread_id),
+        "id": identity,
+        "thread_id": identity if head.thread_id is head.id else str(head.thread_id),
         "provider": head.provider,
         "mode": head.mode,
         "model": head.model,
-        "params": jsontext.check(head.params, "params", _DOCUMENT + 1),
+        "params": jsontext.check(head.params, "params", _DOCUMENT + 1) if head.params else {},
         "tools": list(head.tools),
-        "metadata": jsontext.check(head.metadata, "metadata", _DOCUMENT + 1),
-        "summary": jsontext.check(head.summary, "summary"),
+        "metadata": jsontext.check(head.metadata, "metadata", _DOCUMENT + 1) if head.metadata else {},
+        "summary": head.summary and jsontext.check(head.summary, "summary"),
         "compacted": head.compacted,
-        "started_at": head.started_at.isoformat(),
-        "updated_at": head.updated_at.isoformat(),
+        "started_at": started_at,
+        "updated_at": started_at if updated is started else updated.isoformat(),
         "revision": head.revision,
         "carried_usage": head.carried_usage.to_payload(),
         "carried_cost": head.carried_cost,
         "carried_unpriced": head.carried_unpriced,
     }
     for key in PROJECTIONS:
-        value = (projections or {}).get(key)
+        value = projections.get(key) if projections else None
         if isinstance(value, TokenUsage):
             value = value.to_payload()
-        out[key] = str(value) if isinstance(value, Decimal) else jsontext.check(value, key, _DOCUMENT + 1)
+        elif isinstance(value, Decimal):
+            value = str(value)
+        elif value is not None:
+            value = jsontext.check(value, key, _DOCUMENT + 1)
+        out[key] = value
     return out
 
 
@@ -371,7 +357,7 @@ def load_messages(
         if found is not None and len(found) == len(texts):
             return found
     return [
-        load_row(text, version, positions[i] if positions else i, context_id, source)[0]
+        load_row(text, version, positions[i] if positions else i, context_id, source)
         for i, (text, version) in enumerate(zip(texts, versions, strict=True))
     ]
 
@@ -405,92 +391,67 @@ def collector_held() -> Iterator[None]:
 
 def load_row(
     text: str, version: int, position: int, context_id: UUID | None = None, source: upcasts.Source | None = None
-) -> tuple[Message, dict[str, Any], dict[str, Any]]:
-    """One message from its row, as the row says it and as the current version does. Raises as ``load_messages``."""
-    path = f"the message at position {position}"
+) -> Message:
+    """One message from its row. Raises as ``load_messages``."""
+    raw = upcast_row(parse_row(text, version, position), version, position, context_id, source)
+    return message_of(raw, position)
+
+
+def parse_row(text: str, version: int, position: int) -> dict[str, Any]:
+    """The message in a row as a dict, in its own version, which is checked; nothing else of its form is."""
+    path = _path_of(position)
     check_version(version)
     try:
-        old = jsontext.loads(text)
+        found = jsontext.loads(text)
     except PayloadError as error:
         raise PayloadError(f"{path}: {error}") from error
-    if not isinstance(old, dict):
-        raise PayloadError(f"{path}: must be an object, this is {_kind(old)}")
-    jsontext.check_loaded(old, path, _MESSAGE)
+    if not isinstance(found, dict):
+        raise PayloadError(f"{path}: must be an object, this is {kind(found)}")
+    jsontext.check_loaded(found, path, _MESSAGE)
+    return found
+
+
+def upcast_row(
+    content: dict[str, Any],
+    version: int,
+    position: int,
+    context_id: UUID | None = None,
+    source: upcasts.Source | None = None,
+) -> dict[str, Any]:
+    """What ``parse_row`` gave, in the current version: a plain dict still."""
     try:
-        raw = upcasts.upcast_message(old, version, source or upcasts.Source())
+        raw = upcasts.upcast_message(content, version, source or _NOBODY)
     except PayloadError as error:
-        raise PayloadError(f"{path}: {error}") from error
+        raise PayloadError(f"{_path_of(position)}: {error}") from error
     if raw.get("id") is None and context_id is not None:
         raw["id"] = str(message_id_of(context_id, position))
+    return raw
+
+
+def message_of(raw: dict[str, Any], position: int) -> Message:
+    """What ``upcast_row`` gave as a value."""
     try:
         message = Message.model_validate(raw)
     except ValidationError as error:
-        raise _refusal(error, raw, f"{path}: ") from error
-    _check_numbers(message, path)
-    return message, old, raw
+        raise refusal(error, raw, f"{_path_of(position)}: ") from error
+    check_numbers(message, _path_of(position))
+    return message
 
 
-def _validated(raw: list[dict[str, Any]]) -> list[Message]:
+_NOBODY = upcasts.Source()
+
+
+def _path_of(position: int) -> str:
+    return f"the message at position {position}"
+
+
+def validated(raw: list[dict[str, Any]]) -> list[Message]:
+    """Messages of the current version as values. Raises ``PayloadError`` with the path."""
     try:
         messages = MESSAGES.validate_python(raw)
     except ValidationError as error:
-        raise _refusal(error, raw, "messages") from error
-    for i, message in enumerate(messages):
-        _check_numbers(message, f"messages[{i}]")
+        raise refusal(error, raw, "messages") from error
+    for i, m in enumerate(messages):
+        if m.usage is not None or m.created_at is not None or m.cost_pico_usd is not None:
+            check_numbers(m, f"messages[{i}]")
     return messages
-
-
-def _check_numbers(message: Message, path: str) -> None:
-    """Refuse what has no place in the columns beside the payload."""
-    if message.usage is not None:
-        _check_counts(message.usage, f"{path}.usage")
-    if message.cost_pico_usd is not None and not 0 <= message.cost_pico_usd < _INT64:
-        raise PayloadError(f"{path}.cost_pico_usd: is negative or too large")
-    _check_time(message.created_at, f"{path}.created_at")
-
-
-def _check_counts(usage: TokenUsage, path: str) -> None:
-    counts = [n for n in usage.__dict__.values() if n]
-    if counts and (min(counts) < 0 or max(counts) >= _INT64):
-        raise PayloadError(f"{path}: a count is negative or too large")
-
-
-def _check_time(time: dt.datetime | None, path: str) -> None:
-    try:
-        if time is not None and not 1 < time.year < 9999:
-            time.astimezone(dt.UTC)
-    except OverflowError as error:
-        raise PayloadError(f"{path}: has no form in UTC") from error
-
-
-def _refusal(error: ValidationError, data: Any, path: str) -> PayloadError:
-    """What pydantic found, by the path into ``data`` rather than through the branches of its unions."""
-    best, said = "", ""
-    for found in error.errors(include_url=False, include_input=False, include_context=False):
-        at, here, tag = "", data, True
-        last = len(found["loc"]) - 1
-        for depth, item in enumerate(found["loc"]):
-            if tag and isinstance(here, dict) and here.get("type") == item:
-                tag = False  # the branch of a union that is told by the part's type
-                continue
-            if _holds(here, item):
-                here, tag = here[item], True
-            elif found["type"] != "missing" or depth != last:
-                continue  # the name of a branch
-            at += f"[{item}]" if isinstance(item, int) else f".{item}"
-        if not said or len(at) > len(best):
-            best, said = at, found["msg"]
-    if not path or path.endswith(" "):
-        best = best.removeprefix(".")
-    return PayloadError(f"{path}{best}: {said}")
-
-
-def _holds(here: Any, item: int | str) -> bool:
-    if isinstance(here, dict):
-        return item in here
-    return isinstance(here, list) and isinstance(item, int) and item < len(here)
-
-
-def _kind(value: object) -> str:
-    names = {dict: "an object", list: "a list", str: "a string", type(None): "null", bool: "a boolean"}
-    return names.get(type(value), f"a {type(value).__name__}")

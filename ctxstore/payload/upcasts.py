@@ -34,11 +34,13 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Upcast:
-    """One step: ``head`` and ``message`` each return a new dict. ``summary`` says what the new version changed."""
+    """One step: ``head`` and ``message`` each return a new dict. ``summary`` says what the new version changed, and
+    ``alone`` that a message is all that its step looks at: its ``Source`` stays empty."""
 
     summary: str
     head: Callable[[Json], Json] = dict
     message: Callable[[Json, Source], Json] = lambda message, source: dict(message)
+    alone: bool = False
 
 
 def current() -> int:
@@ -68,25 +70,32 @@ def upcast_document(document: Mapping[str, Any], version: int) -> Json:
     Raises:
         PayloadError: a part of it is not what its version says; the path says which.
     """
-    out = dict(document)
-    for step in range(version, current()):
-        source = _source(out)
-        messages = []
-        for i, message in enumerate(out.get("messages") or ()):
-            try:
-                messages.append(STEPS[step].message(message, source))
-            except PayloadError as error:
-                raise PayloadError(f"messages[{i}].{error}") from error
-        head = STEPS[step].head({k: v for k, v in out.items() if k != "messages"})
-        out = {**head, "messages": messages}
-    return out
+    head = dict(document)
+    messages = head.pop("messages", None) or []
+    for number in range(version, current()):
+        step = STEPS[number]
+        source = _ALONE if step.alone else _source(head, messages)
+        moved: list[Json] = []
+        try:
+            for message in messages:
+                moved.append(step.message(message, source))
+        except PayloadError as error:
+            raise PayloadError(f"messages[{len(moved)}].{error}") from error
+        head, messages = step.head(head), moved
+    head["messages"] = messages
+    return head
 
 
-def _source(document: Json) -> Source:
-    listed = (m.get("tools") for m in document.get("messages") or ())
-    calls = (c for tools in listed if isinstance(tools, list) for c in tools if isinstance(c, dict))
-    ids = frozenset(c["id"] for c in calls if isinstance(c.get("id"), str))
-    return Source(_text_or_none(document.get("provider")), _text_or_none(document.get("model")), ids)
+_ALONE = Source()
+
+
+def _source(head: Json, messages: Iterable[Json]) -> Source:
+    ids: set[str] = set()
+    for message in messages:
+        tools = message.get("tools")
+        if isinstance(tools, list):
+            ids.update(c["id"] for c in tools if isinstance(c, dict) and isinstance(c.get("id"), str))
+    return Source(_text_or_none(head.get("provider")), _text_or_none(head.get("model")), frozenset(ids))
 
 
 def _text_or_none(value: Any) -> str | None:
@@ -97,8 +106,10 @@ def _text_or_none(value: Any) -> str | None:
 
 
 def _abstract_calls(message: Json, source: Source) -> Json:
-    out = {k: v for k, v in message.items() if k != "original_tool_calls"}
-    wire = message.get("original_tool_calls") or []
+    out = dict(message)
+    wire = out.pop("original_tool_calls", None)
+    if not wire:
+        return out
     found = [c for c in map(_wire_call, wire if isinstance(wire, list) else [wire]) if c is not None]
     if not found:
         return out
@@ -138,7 +149,8 @@ def _with_exact_arguments(call: Any, index: int, wire: list[Json]) -> Any:
 
 # -- 2 -> 3: content is typed, replies say where they came from, usage that nobody measured is unknown
 
-_PROJECTED = ("context_used", "context_window", "token_usage")
+_PROJECTED = frozenset({"context_used", "context_window", "token_usage"})
+_MOVED = frozenset({"id", "role", "created_at", "content", "reasoning_content", "tools", "usage"})
 _TOOL_ROLES = ("tool", "function")
 _IMAGES = {  # not the machine's own table of types: what is loaded must not depend on where
     "png": "image/png",
@@ -162,48 +174,45 @@ def _typed_head(head: Json) -> Json:
 
 
 def _typed_message(message: Json, source: Source) -> Json:
-    moved = ("id", "role", "created_at", "content", "reasoning_content", "tools", "usage")
+    role, content, thought = message.get("role"), message.get("content"), message.get("reasoning_content")
     out: Json = {}
-    _take_id(message, out)
-    role = message.get("role")
-    content = message.get("content")
-    if role not in _TOOL_ROLES and _answers(content, source.calls):
-        role = "tool"  # some of llm.rb's providers answer calls under the role "user"
+    if message.get("id") is not None:
+        _take_id(message["id"], out)
+    of_tool = role in _TOOL_ROLES
+    written = content is None or isinstance(content, str)
+    if not (of_tool or written) and _answers(content, source.calls):
+        role, of_tool = "tool", True  # some of llm.rb's providers answer calls under the role "user"
     out["role"] = "assistant" if role == "model" else role
-    _take_time(message, out)
-    thought = message.get("reasoning_content")
-    calls = _calls(message.get("tools"))
-    body = _content(content, role in _TOOL_ROLES)
-    if calls or (isinstance(thought, str) and thought):
+    if message.get("created_at") is not None:
+        _take_time(message["created_at"], out)
+    elif "id" in out:
+        out["created_at"] = clock.time_of(clock.parse_id(out["id"])).isoformat()
+    body = content if written else _parts(content, of_tool)
+    tools = message.get("tools")
+    calls = [] if tools is None else _calls(tools)
+    if calls or (thought and isinstance(thought, str)):
         typed = [{"type": "text", "text": body}] if isinstance(body, str) else body or []
-        reasoning = [{"type": "reasoning", "text": thought}] if isinstance(thought, str) and thought else []
+        reasoning = [{"type": "reasoning", "text": thought}] if thought and isinstance(thought, str) else []
         body = [*reasoning, *typed, *calls]
     out["content"] = body
-    usage = _usage(message.get("usage"))
-    if usage is not None:
+    usage = message.get("usage")
+    if usage is not None and (usage := _usage(usage)) is not None:
         out["usage"] = usage
         if out["role"] == "assistant" and source.model is not None and "origin" not in message:
             out["origin"] = {"provider": source.provider or "unknown", "model": source.model}
     if thought is not None and not isinstance(thought, str):
         out["reasoning_content"] = thought
-    out.update((k, v) for k, v in message.items() if k not in moved)
+    for key, value in message.items():
+        if key not in _MOVED:
+            out[key] = value
     return out
 
 
-def _take_id(message: Json, out: Json) -> None:
-    identity = message.get("id")
-    if clock.is_uuid7(identity):
-        out["id"] = identity
-    elif identity is not None:
-        out["payload_id"] = identity
+def _take_id(identity: Any, out: Json) -> None:
+    out["id" if clock.is_uuid7(identity) else "payload_id"] = identity
 
 
-def _take_time(message: Json, out: Json) -> None:
-    written = message.get("created_at")
-    if written is None:
-        if "id" in out:
-            out["created_at"] = clock.time_of(clock.parse_id(out["id"])).isoformat()
-        return
+def _take_time(written: Any, out: Json) -> None:
     try:
         time = dt.datetime.fromisoformat(str(written).replace(" UTC", "+00:00"))
     except ValueError:
@@ -215,16 +224,14 @@ def _take_time(message: Json, out: Json) -> None:
 def _answers(content: Any, calls: frozenset[str]) -> bool:
     """Whether ``content`` is nothing but results of calls that this conversation made."""
     items = content if isinstance(content, list) else [content]
-    return bool(items) and all(_is_result(item) and len(item) == 3 and item["id"] in calls for item in items)
+    return bool(calls and items) and all(_is_result(item) and len(item) == 3 and item["id"] in calls for item in items)
 
 
 def _is_result(item: Any) -> bool:
     return isinstance(item, dict) and {"id", "name", "value"} <= item.keys() and isinstance(item["id"], str)
 
 
-def _content(content: Any, of_tool: bool) -> Any:
-    if content is None or isinstance(content, str):
-        return content
+def _parts(content: Any, of_tool: bool) -> list[Json]:
     return [_part(item, of_tool) for item in (content if isinstance(content, list) else [content])]
 
 
@@ -269,8 +276,6 @@ def _beside(item: Json, known: Iterable[str]) -> Json:
 
 
 def _calls(tools: Any) -> list[Json]:
-    if tools is None:
-        return []
     if not isinstance(tools, list):
         raise PayloadError("tools: must be a list of tool calls")
     return [_call(tool, i) for i, tool in enumerate(tools)]
@@ -292,15 +297,15 @@ def _call(tool: Any, index: int) -> Json:
 
 def _usage(usage: Any) -> Json | None:
     """The counts; None when they are all zero, which is what llm.rb writes when the provider sent none."""
-    if usage is None:
-        return None
     if not isinstance(usage, dict):
         raise PayloadError("usage: must be an object of counts")
     return usage if any(usage.values()) else None
 
 
 STEPS: dict[int, Upcast] = {
-    1: Upcast("tool calls in their abstract form only, with the exact argument string", message=_abstract_calls),
+    1: Upcast(
+        "tool calls in their abstract form only, with the exact argument string", message=_abstract_calls, alone=True
+    ),
     2: Upcast(
         "typed content, origin of replies, usage unknown rather than zero", head=_typed_head, message=_typed_message
     ),

@@ -30,7 +30,7 @@ from ..payload import codec
 from ..payload.schema import Document
 from ..payload.upcasts import current
 from ..state import State
-from ..usage import COUNTS, Cost, TokenUsage, UsageEntry
+from ..usage import COUNTS, TokenUsage, UsageEntry
 from .ledger import entry_rows, record
 from .statements import database_now, statements
 from .tables import TOKEN_LENGTH, contexts, in_flight, messages, usage
@@ -102,14 +102,13 @@ class Loaded:
     owner: str | None
 
 
-def projections(state: State, used: TokenUsage | None = None, cost: Cost | None = None) -> dict[str, Any]:
+def projections(state: State, used: TokenUsage | None = None) -> dict[str, Any]:
     """The keys of the payload's head that are written for queries."""
-    total = (cost or state.cost).total
     return {
         "context_used": state.context_used,
         "context_window": state.context_window,
-        "token_usage": (used or state.token_usage).to_payload(),
-        "cost": None if total is None else str(total),
+        "token_usage": used or state.token_usage,
+        "cost": state.cost_usd,
     }
 
 
@@ -129,8 +128,8 @@ def prepare(
     changes, head = state.changes(), state.head
     revision = head.revision + 1
     first = changes.first_position
-    used, cost = state.token_usage, state.cost
-    text = codec.dump_head(head, projections(state, used, cost), revision=revision)
+    used, known = state.token_usage, state.cost_usd is not None
+    text = codec.dump_head(head, projections(state, used), revision=revision)
     columns: dict[str, Any] = {
         "schema_version": current(),
         "revision": revision,
@@ -144,8 +143,8 @@ def prepare(
         "message_count": len(state.messages),
         "context_used": state.context_used,
         "context_window": state.context_window,
-        "cost_pico_usd": None if cost.total is None else state.cost_pico_usd,
-        "unpriced": cost.unpriced,
+        "cost_pico_usd": state.cost_pico_usd if known else None,
+        "unpriced": state.unpriced,
         "updated_at": head.updated_at,
         "payload": text,
     }

@@ -248,14 +248,14 @@ def _check_projections(one: _Checked, head: Any, state: State) -> None:
     }
     priced = all(m.usage is None or m.cost_pico_usd is not None for m in state.messages if m.role == "assistant")
     if priced:  # else a reply without a cost of its own was priced by whoever saved it, or not
-        total = state.cost.total
+        total = state.cost_usd
         want |= {"cost_pico_usd": None if total is None else state.cost_pico_usd, "unpriced": state.unpriced}
     wrong = {name: value for name, value in want.items() if getattr(head, name) != value}
     for name, value in wrong.items():
         one.say("projection", f"{name} is {getattr(head, name)!r:.60}, the messages say {value!r:.60}")
     one.fixes |= wrong
     raw = jsontext.loads(head.payload)
-    here = projections(state)
+    here = codec.dump_raw(state.head, [], projections(state))
     told = [k for k in PROJECTIONS if k in ("context_used", "token_usage") or (k == "cost" and priced)]
     told = [k for k in told if k in raw and not _equal(raw[k], here[k])]
     if told:

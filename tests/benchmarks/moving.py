@@ -30,15 +30,20 @@ def moving(name: str, url: str, quick: bool) -> list[Line]:
     rounds, many = (2, 500) if quick else (7, 5_000)
     plain = Floor(url)
     engine = sa.create_engine(url)
-    lines = [*_column(name, engine, plain, many, rounds), _own(name, url, plain, many, rounds)]
+    lines = [
+        *_column(name, engine, plain, many, 1, rounds),
+        *_column(name, engine, plain, many // 10, 10, rounds),
+        _own(name, url, plain, many, rounds),
+    ]
     engine.dispose()
     plain.close()
     return lines
 
 
-def _column(name: str, engine: sa.Engine, plain: Floor, many: int, rounds: int) -> list[Line]:
-    """Documents that llm.rb wrote, in a text column of the host's."""
-    old = [path.read_text() for path in sorted(OLD.glob("*.json"))]
+def _column(name: str, engine: sa.Engine, plain: Floor, many: int, length: int, rounds: int) -> list[Line]:
+    """Documents that llm.rb wrote, in a text column of the host's; the messages of each so many times over."""
+    short = [json.loads(path.read_text()) for path in sorted(OLD.glob("*.json"))]
+    old = [json.dumps({**d, "messages": d["messages"] * length}, separators=(",", ":")) for d in short]
     plain.c.execute("DROP TABLE IF EXISTS bench_chats")
     plain.c.execute("CREATE TABLE bench_chats (id INTEGER PRIMARY KEY, data TEXT)")
     insert = "INSERT INTO bench_chats (id, data) VALUES (?, ?)".replace("?", plain.mark)
@@ -77,11 +82,18 @@ def _column(name: str, engine: sa.Engine, plain: Floor, many: int, rounds: int) 
         json.loads(text)
         return json.dumps(parsed[key])
 
-    what = f"{name}: move {many:,} documents of version 1 up, in a column"
+    kilobytes = sum(map(len, new.values())) / many / 1000
+    what = f"{name}: move {many:,} documents of version 1 up to {kilobytes:.0f} KB each, in a column"
     mine = _timed(reset, ours)
     return [
-        compare(what, mine, _timed(reset, lambda: floor(bare)), rounds, 3.0),
-        compare(f"{what}, against reading and writing JSON too", mine, _timed(reset, lambda: floor(with_json)), rounds),
+        compare(
+            f"{what}, against parsing and writing the JSON too",
+            mine,
+            _timed(reset, lambda: floor(with_json)),
+            rounds,
+            3.0,
+        ),
+        compare(f"{what}, against the rows alone", mine, _timed(reset, lambda: floor(bare)), rounds),
     ]
 
 
