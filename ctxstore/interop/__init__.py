@@ -7,7 +7,7 @@ that has grown since is a clash, reported and not merged. The other program's da
 from __future__ import annotations
 
 from .by_name import read
-from .llmrb import import_column
-from .openai_agents import import_sessions
+from .llmrb import aimport_column, import_column
+from .openai_agents import aimport_sessions, import_sessions
 
-__all__ = ["import_column", "import_sessions", "read"]
+__all__ = ["aimport_column", "aimport_sessions", "import_column", "import_sessions", "read"]

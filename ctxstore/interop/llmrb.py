@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,13 +11,11 @@ import sqlalchemy as sa
 from .. import clock
 from ..errors import ConfigurationError
 from ..payload import codec
-from ..payload.schema import Document
 from ..store import Store, editing
 from ..store.transfer import Import
-from ..usage import UsageEntry
-from .source import Brought, Source, bring, open_source, reflected
+from .source import Brought, Found, Source, bring, open_source, reflected, tried
 
-__all__ = ["import_column"]
+__all__ = ["aimport_column", "import_column"]
 
 
 def import_column(
@@ -42,34 +41,43 @@ def import_column(
         ConfigurationError: there is no such table or column, or no primary key.
         StoreError: the database cannot be read.
     """
+    return store._runner.drive(bring(table, _contexts(source, table, column), owner, progress))
+
+
+async def aimport_column(
+    store: Store,
+    source: Source,
+    table: str,
+    column: str = "data",
+    *,
+    owner: str | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Import:
+    """``import_column`` for asyncio; ``source`` is read in a thread."""
+    return await store._runner.adrive(bring(table, _contexts(source, table, column), owner, progress))
+
+
+def _contexts(source: Source, name: str, column: str) -> Brought:
     with open_source(source) as c:
-        found = reflected(c, table)
-        keys = list(found.primary_key.columns)
-        if column not in found.c:
-            raise ConfigurationError(f"{table} has no column {column!r}; it has {', '.join(found.c.keys())}")
+        table = reflected(c, name)
+        keys = list(table.primary_key.columns)
+        if column not in table.c:
+            raise ConfigurationError(f"{name} has no column {column!r}; it has {', '.join(table.c.keys())}")
         if not keys:
-            raise ConfigurationError(f"{table} has no primary key, so its contexts have no names")
-        return bring(store, table, _contexts(c, found, keys, found.c[column]), owner, progress)
+            raise ConfigurationError(f"{name} has no primary key, so its contexts have no names")
+        place = table.c[column]
+        raw: Any = sa.type_coerce(place, sa.Text())
+        if isinstance(place.type, sa.JSON) and c.dialect.name != "sqlite":
+            raw = sa.cast(place, sa.Text())
+        query = sa.select(*keys, raw).where(place.is_not(None)).order_by(*keys)
+        for row in c.execute(query.execution_options(yield_per=100)):
+            *key, text = row
+            if text and text.strip() not in ("{}", "null", '""'):
+                yield key[0] if len(key) == 1 else tuple(key), tried(partial(_context, table, tuple(key), text))
 
 
-def _contexts(c: sa.Connection, table: sa.Table, keys: Sequence[Any], column: sa.Column[Any]) -> Iterator[Brought]:
-    raw: Any = sa.type_coerce(column, sa.Text())
-    if isinstance(column.type, sa.JSON) and c.dialect.name != "sqlite":
-        raw = sa.cast(column, sa.Text())
-    query = sa.select(*keys, raw).where(column.is_not(None)).order_by(*keys)
-    for row in c.execute(query.execution_options(yield_per=100)):
-        *key, text = row
-        if text and text.strip() not in ("{}", "null", '""'):
-            yield key[0] if len(key) == 1 else tuple(key), _loader(table, tuple(key), text)
-
-
-def _loader(
-    table: sa.Table, key: tuple[Any, ...], text: str
-) -> Callable[[], tuple[Document, Sequence[UsageEntry], Sequence[str]]]:
-    def load() -> tuple[Document, Sequence[UsageEntry], Sequence[str]]:
-        identity = clock.parse_id(key[0]) if len(key) == 1 and clock.is_uuid7(key[0]) else None
-        document = codec.load(text, context_id=identity, place=":".join([str(table), *map(str, key)]))
-        document.head.metadata.setdefault("llm.rb", {"table": str(table), "key": [str(part) for part in key]})
-        return document, editing.imported_usage(document, None), ()
-
-    return load
+def _context(table: sa.Table, key: tuple[Any, ...], text: str) -> Found:
+    identity = clock.parse_id(key[0]) if len(key) == 1 and clock.is_uuid7(key[0]) else None
+    document = codec.load(text, context_id=identity, place=":".join([str(table), *map(str, key)]))
+    document.head.metadata.setdefault("llm.rb", {"table": str(table), "key": [str(part) for part in key]})
+    return document, editing.imported_usage(document, None), ()

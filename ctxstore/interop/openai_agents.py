@@ -10,7 +10,8 @@ their own type.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -24,9 +25,9 @@ from ..payload.schema import Document, Head
 from ..store import Store
 from ..store.transfer import Import
 from ..usage import TokenUsage, UsageEntry
-from .source import Brought, Source, bring, open_source, reflected
+from .source import Brought, Found, Source, bring, open_source, reflected, tried
 
-__all__ = ["import_sessions"]
+__all__ = ["aimport_sessions", "import_sessions"]
 
 _ASSISTANT = ("reasoning", "function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
@@ -55,50 +56,60 @@ def import_sessions(
         ConfigurationError: there is no such table.
         StoreError: the database cannot be read.
     """
+    found = _sessions(source, sessions_table, messages_table)
+    return store._runner.drive(bring(messages_table, found, owner, progress))
+
+
+async def aimport_sessions(
+    store: Store,
+    source: Source,
+    *,
+    sessions_table: str = "agent_sessions",
+    messages_table: str = "agent_messages",
+    owner: str | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> Import:
+    """``import_sessions`` for asyncio; ``source`` is read in a thread."""
+    found = _sessions(source, sessions_table, messages_table)
+    return await store._runner.adrive(bring(messages_table, found, owner, progress))
+
+
+def _sessions(source: Source, sessions_table: str, messages_table: str) -> Brought:
     with open_source(source) as c:
         table = reflected(c, messages_table)
         names = sa.inspect(c).get_table_names()
         sessions = reflected(c, sessions_table) if sessions_table in names else None
         advanced: dict[str, sa.Table] = {n: reflected(c, n) for n in ("message_structure", "turn_usage") if n in names}
-        return bring(store, messages_table, _sessions(c, table, sessions, advanced), owner, progress)
+        query: Any = sa.select(table.c.session_id).distinct()
+        if sessions is not None:
+            query = sa.union(query, sa.select(sessions.c.session_id))
+        for name in sorted(c.scalars(query)):
+            yield name, tried(partial(_session, c, name, table, sessions, advanced))
 
 
-def _sessions(
-    c: sa.Connection, table: sa.Table, sessions: sa.Table | None, advanced: Mapping[str, sa.Table]
-) -> Iterator[Brought]:
-    query: Any = sa.select(table.c.session_id).distinct()
-    if sessions is not None:
-        query = sa.union(query, sa.select(sessions.c.session_id))
-    for name in sorted(c.scalars(query)):
-        yield name, _loader(c, name, table, sessions, advanced)
-
-
-def _loader(
+def _session(
     c: sa.Connection, name: str, table: sa.Table, sessions: sa.Table | None, advanced: Mapping[str, sa.Table]
-) -> Callable[[], tuple[Document, Sequence[UsageEntry], Sequence[str]]]:
-    def load() -> tuple[Document, Sequence[UsageEntry], Sequence[str]]:
-        rows, notes = _rows(c, name, table, advanced.get("message_structure"))
-        began = _time(_began(c, name, sessions)) or (_time(rows[0][2]) if rows else None) or _EPOCH
-        identity = codec.stable_id(began, f"openai-agents:{name}")
-        items = [(_item(text, number), _time(when)) for number, text, when in rows]
-        raw = _messages(items)
-        for position, message in enumerate(raw):
-            message["id"] = str(codec.message_id_of(identity, position))
-        head = Head(
-            id=identity,
-            thread_id=identity,
-            started_at=began,
-            updated_at=max([began, *(when for _, when in items if when is not None)]),
-            metadata={"openai_agents": {"session_id": name}},
-        )
-        usage = _usage(c, name, identity, advanced.get("turn_usage"))
-        for entry in usage:
-            if entry.usage is not None:
-                head.carried_usage = head.carried_usage + entry.usage
-            head.carried_unpriced += 1
-        return Document(head, MESSAGES.validate_python(raw)), usage, notes
-
-    return load
+) -> Found:
+    rows, notes = _rows(c, name, table, advanced.get("message_structure"))
+    began = _time(_began(c, name, sessions)) or (_time(rows[0][2]) if rows else None) or _EPOCH
+    identity = codec.stable_id(began, f"openai-agents:{name}")
+    items = [(_item(text, number), _time(when)) for number, text, when in rows]
+    raw = _messages(items)
+    for position, message in enumerate(raw):
+        message["id"] = str(codec.message_id_of(identity, position))
+    head = Head(
+        id=identity,
+        thread_id=identity,
+        started_at=began,
+        updated_at=max([began, *(when for _, when in items if when is not None)]),
+        metadata={"openai_agents": {"session_id": name}},
+    )
+    usage = _usage(c, name, identity, advanced.get("turn_usage"))
+    for entry in usage:
+        if entry.usage is not None:
+            head.carried_usage = head.carried_usage + entry.usage
+        head.carried_unpriced += 1
+    return Document(head, MESSAGES.validate_python(raw)), usage, notes
 
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)

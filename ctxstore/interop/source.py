@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,18 +14,21 @@ from .. import clock
 from ..errors import ConfigurationError, CtxstoreError, StoreError
 from ..payload.schema import Document
 from ..state import State
-from ..store import Store, repository
+from ..store import repository
 from ..store.bulk import Refusal
 from ..store.engines import url_of
+from ..store.running import Flow, job, outside
 from ..store.transfer import Import, import_one
 from ..store.types import check_owner
 from ..usage import UsageEntry
 
-__all__ = ["Brought", "Source", "bring", "open_source", "reflected"]
+__all__ = ["Brought", "Found", "Source", "bring", "open_source", "reflected", "tried"]
 
 Source: TypeAlias = str | sa.Engine
-Brought: TypeAlias = tuple[Any, Callable[[], tuple[Document, Sequence[UsageEntry], Iterable[str]]]]
-"""The key of a conversation where it comes from, and what reads it: the document, its usage, and what had no place."""
+Found: TypeAlias = tuple[Document, Sequence[UsageEntry], Iterable[str]]
+"""A conversation, its usage, and what of it had no place."""
+Brought: TypeAlias = Generator[tuple[Any, Found | CtxstoreError], None, None]
+"""Conversations as they come, each with its key where it comes from, or why it cannot be read."""
 
 
 @contextmanager
@@ -71,33 +74,55 @@ def reflected(c: sa.Connection, name: str) -> sa.Table:
         raise ConfigurationError(f"there is no table {name!r}, only {names}") from error
 
 
-def bring(
-    store: Store, table: str, found: Iterable[Brought], owner: str | None, progress: Callable[[int], object] | None
-) -> Import:
+def tried(read: Callable[[], Found]) -> Found | CtxstoreError:
+    """What ``read`` finds, or why it refuses to; what the other database says is raised."""
+    try:
+        return read()
+    except CtxstoreError as error:
+        return error
+
+
+def bring(table: str, found: Brought, owner: str | None, progress: Callable[[int], object] | None) -> Flow[Import]:
     """Save each conversation in a transaction of its own, unless it is there; one that cannot be read is reported."""
     check_owner(owner)
     begun, report = clock.monotonic(), Import()
-    for done, (key, load) in enumerate(found, 1):
-        try:
-            document, usage, notes = load()
-            state = State(document.head)
-            state.owner = owner
-            updated = document.head.updated_at
-            state.append(document.messages)
-            document.head.updated_at, document.head.revision = updated, 0
-            state.pending_usage.extend(usage)
-            work = repository.prepare(state)
-        except CtxstoreError as error:
-            report.refused.append(Refusal(table, key, str(error)))
-        else:
-            more = Import()
-            store._runner.run(import_one, work, owner, key, more)
-            report.imported += more.imported
-            report.there += more.there
-            report.attempts += more.attempts
-            report.clashes += more.clashes
-            report.notes += [f"{key}: {note}" for note in notes]
-        if progress is not None:
-            progress(done)
+    done = 0
+    with closing(found):
+        while (one := (yield from outside(_next, found, owner))) is not None:
+            key, work, notes = one
+            if isinstance(work, CtxstoreError):
+                report.refused.append(Refusal(table, key, str(work)))
+            else:
+                more = Import()
+                yield from job(import_one, work, owner, key, more)
+                report.imported += more.imported
+                report.there += more.there
+                report.attempts += more.attempts
+                report.clashes += more.clashes
+                report.notes += [f"{key}: {note}" for note in notes]
+            done += 1
+            if progress is not None:
+                progress(done)
     report.seconds = clock.monotonic() - begun
     return report
+
+
+def _next(found: Brought, owner: str | None) -> tuple[Any, repository.Work | CtxstoreError, list[str]] | None:
+    """The next conversation as it is to be saved, or why it cannot be; None after the last."""
+    brought = next(found, None)
+    if brought is None:
+        return None
+    key, read = brought
+    if isinstance(read, CtxstoreError):
+        return key, read, []
+    document, usage, notes = read
+    try:
+        state = State(document.head)
+        state.owner = owner
+        updated = document.head.updated_at
+        state.append(document.messages)
+        document.head.updated_at, document.head.revision = updated, 0
+        state.pending_usage.extend(usage)
+        return key, repository.prepare(state), list(notes)
+    except CtxstoreError as error:
+        return key, error, []

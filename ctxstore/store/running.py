@@ -1,7 +1,8 @@
 """How store functions are run: each in a transaction of its own, again when the database asks for it, in both worlds.
 
 A function takes a synchronous connection and decides by reading, so it may be run again. What takes more than one
-transaction, or a wait, is a flow: a generator that yields ``Job`` and seconds to wait. It never yields in ``finally``.
+transaction, or a wait, is a flow: a generator that yields ``Job``, ``Outside`` and seconds to wait. It never yields in
+``finally``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import sqlalchemy as sa
@@ -22,7 +24,7 @@ from .failures import Patience, is_foreign
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # loads greenlet, which a synchronous program may not have
 
-__all__ = ["Flow", "Job", "Runner", "job"]
+__all__ = ["Flow", "Job", "Outside", "Runner", "job", "outside"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -37,12 +39,27 @@ class Job:
         self.function, self.args, self.kwargs = function, args, kwargs
 
 
-Flow: TypeAlias = Generator[Job | float, Any, T]
+class Outside:
+    """One function that waits for something else than our database; under asyncio it has a thread."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], Any]) -> None:
+        self.function = function
+
+
+Flow: TypeAlias = Generator[Job | Outside | float, Any, T]
 
 
 def job(function: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
     """Run ``function`` in a transaction and give its result; ``yield from`` this."""
     result: T = yield Job(function, args, kwargs)
+    return result
+
+
+def outside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Flow[T]:
+    """Run ``function``, which blocks, and give its result; ``yield from`` this."""
+    result: T = yield Outside(partial(function, *args, **kwargs))
     return result
 
 
@@ -213,6 +230,8 @@ class Runner:
             try:
                 if isinstance(step, Job):
                     answer = self.run(step.function, *step.args, **step.kwargs)
+                elif isinstance(step, Outside):
+                    answer = step.function()
                 else:
                     time.sleep(step)
             except Exception as caught:
@@ -233,6 +252,8 @@ class Runner:
                 try:
                     if isinstance(step, Job):
                         answer = await self.arun(step.function, *step.args, **step.kwargs)
+                    elif isinstance(step, Outside):
+                        answer = await _whole(asyncio.to_thread(step.function))
                     else:
                         await asyncio.sleep(step)
                 except Exception as caught:

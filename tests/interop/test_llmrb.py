@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from ctxstore import Store, new_id
 from ctxstore.errors import ConfigurationError
-from ctxstore.interop import import_column
+from ctxstore.interop import aimport_column, import_column
 from ctxstore.testing import ScriptedProvider
 
 OLD = sorted((Path(__file__).parent.parent / "data" / "llmrb-v1").glob("*.json"))
@@ -47,7 +48,7 @@ def test_a_column_becomes_contexts(store: Store, engine: sa.Engine, url: str, ki
         assert [m.role for m in ctx.messages] == [m["role"] for m in old["messages"]]
         assert ctx.token_usage.total_tokens == sum(m.get("usage", {}).get("total_tokens", 0) for m in old["messages"])
     assert store.usage() == [] and store.usage(include_imported=True), "counted when asked for"
-    again = import_column(store, url, "chats", owner="moved")
+    again = asyncio.run(aimport_column(store, url, "chats", owner="moved"))
     assert (again.imported, again.there, again.attempts) == (0, len(TEXTS), 0)
     with engine.connect() as c:
         assert c.execute(sa.select(chats)).all() == before

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from ctxstore import Store
 from ctxstore.errors import ConfigurationError, StoreError
-from ctxstore.interop import import_sessions
+from ctxstore.interop import aimport_sessions, import_sessions
 from ctxstore.testing import ScriptedProvider
 
 agents = pytest.importorskip("agents", reason="needs the extra interop")
@@ -155,9 +155,10 @@ def check(store: Store, name: str = "user-1") -> Any:
     return ctx
 
 
-def test_sessions_become_contexts_that_go_on(store: Store, file: str) -> None:
+@pytest.mark.parametrize("how", [import_sessions, lambda *a, **k: asyncio.run(aimport_sessions(*a, **k))])
+def test_sessions_become_contexts_that_go_on(store: Store, file: str, how: Callable[..., Any]) -> None:
     before = Path(file).read_bytes()
-    report = import_sessions(store, file, owner="moved")
+    report = how(store, file, owner="moved")
     assert (report.imported, report.there, report.clashes, report.refused) == (2, 0, [], [])
     assert Path(file).read_bytes() == before, "the other program's file is only read"
     ctx = check(store)
