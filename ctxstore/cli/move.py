@@ -14,8 +14,9 @@ from rich.table import Table
 
 from ..errors import ConfigurationError, StoreError
 from ..store.bulk import Refusal
+from ..store.engines import host_engine
 from ..store.transfer import MAX_LINE
-from .options import DEFAULT, Database, Json, Owner, open_store
+from .options import DEFAULT, Database, Json, Owner, open_store, url_of
 from .progress import Meter
 from .text import console, count, print_json, said
 
@@ -95,7 +96,11 @@ def migrate(
         else:
             from ..orm import migrate_table
 
-            report = migrate_table(store.engine, table, column, key or (), **options)
+            engine = host_engine(url_of(db))
+            try:
+                report = migrate_table(engine, table, column, key or (), **options)
+            finally:
+                engine.dispose()
     if as_json:
         print_json(report.to_dict())
     else:

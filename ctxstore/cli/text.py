@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Sequence
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -110,8 +111,12 @@ def print_json(value: Any) -> None:
 def _jsonable(value: Any) -> Any:
     if isinstance(value, UUID | Decimal):
         return str(value)
-    if isinstance(value, dt.datetime | dt.date):
+    if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat()
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, Enum):
+        return value.name
     if hasattr(value, "to_payload"):
         return value.to_payload()
     raise TypeError(f"no JSON form: {type(value).__name__}")

@@ -27,6 +27,7 @@ from ..store import ledger
 from ..store.repository import projections, short
 from ..store.types import MYSQL, JsonText, Uuid, name
 from ..usage import COUNTS, Turn
+from .keys import place_of
 from .options import Options, options_of
 from .record import KEY, RecordKeeper, read, translated
 
@@ -201,10 +202,10 @@ class ColumnBinding:
         if (session := row.session) is not None:
             self.check(session)
         identity = clock.parse_id(options.id) if options.id is not None else identity_of(self.mapper, row)
-        if _holds_something(raw):
+        if holds_something(raw):
             place = None
             if row.identity is not None:
-                place = ":".join([str(self.mapper.base_mapper.local_table), *map(str, row.identity)])
+                place = place_of(self.mapper.base_mapper.local_table, row.identity)
             document = codec.load(raw, context_id=identity, place=place)
             ctx = Context._from_document(options.provider, document, record=record, **options.context)
         else:
@@ -221,7 +222,7 @@ class ColumnBinding:
         data = row.attrs[self.data].history
         token = row.attrs[self.token].history if self.token is not None else None
         changed = data.has_changes() or (token is not None and token.has_changes())
-        if not changed if row.has_identity else not _holds_something(row.dict.get(self.data)):
+        if not changed if row.has_identity else not holds_something(row.dict.get(self.data)):
             return
         self.check(connection)
         keeper = row.info.get(KEY)
@@ -254,7 +255,7 @@ class ColumnBinding:
 
     def _project(self, record: Any, raw: Any) -> None:
         values: dict[str, Any] = dict.fromkeys(self.values)
-        if _holds_something(raw):
+        if holds_something(raw):
             document = codec.load(raw)
             state = State(document.head)
             state.take(document)
@@ -373,9 +374,9 @@ class ColumnKeeper(RecordKeeper):
         self._sent.clear()
 
 
-def _holds_something(raw: Any) -> bool:
-    """Whether there is a conversation: null, an empty text and an empty object are none."""
-    return bool(raw) and not (isinstance(raw, str) and raw.strip() in ("", "{}", "null"))
+def holds_something(raw: Any) -> bool:
+    """Whether there is a conversation: null and what is empty, also as a text of JSON, are none."""
+    return bool(raw) and not (isinstance(raw, str) and raw.strip() in ("", "{}", "[]", '""', "null"))
 
 
 # -- names

@@ -13,18 +13,20 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Dialect
 
 from .. import clock, jsontext
-from ..errors import ConfigurationError, CtxstoreError, PayloadError, SchemaVersionError, StoreError
+from ..errors import (
+    ConfigurationError,
+    CtxstoreError,
+    PayloadError,
+    SchemaVersionError,
+    StoreError,
+)
 from ..payload import codec
 from ..payload.upcasts import current
-from .keeping import flight_messages, flight_text
-from .repository import message_row
+from .failures import hung_up
 from .running import Flow, job
-from .statements import Hot
 from .tables import contexts, in_flight, messages
-from .types import short
 
 __all__ = [
     "Migration",
@@ -34,10 +36,11 @@ __all__ = [
     "Target",
     "count_versions",
     "migrate",
-    "own_targets",
     "past",
+    "raw_text",
     "reason",
     "some",
+    "text_of",
     "unreadable",
 ]
 
@@ -86,15 +89,17 @@ class Migration:
 
 @dataclass(slots=True)
 class Row:
-    """A row as it was read, and the values it shall have."""
+    """A row as it was read, and the values it shall have. Two are equal when they were read as the same."""
 
     key: tuple[Any, ...]
     raw: Any
     version: int | None = None
     token: str | None = None
-    work: Any = None
+    name: tuple[Any, ...] = ()
+    """The key as it is told, where ``key`` is not what a person knows the row by."""
+    work: Any = field(default=None, compare=False)
     """What one stage of the upcast leaves to the next."""
-    new: dict[str, Any] = field(default_factory=dict)
+    new: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 Stage: TypeAlias = Callable[[Row], bool]
@@ -140,10 +145,10 @@ def migrate(
     progress: Progress | None = None,
 ) -> Flow[Migration]:
     """Move the rows of ``targets`` up."""
-    if type(batch) is not int or batch < 1:
-        raise ConfigurationError(f"batch must be a whole number of 1 or more, not {batch!r}")
-    if not pause >= 0:
-        raise ConfigurationError(f"pause is a number of seconds, not {pause!r}")
+    if type(batch) is not int or not 1 <= batch <= 1_000_000:
+        raise ConfigurationError(f"batch must be a whole number from 1 to a million, not {batch!r}")
+    if not 0 <= pause <= 86_400:
+        raise ConfigurationError(f"pause is a number of seconds, at most a day, not {pause!r}")
     begun = clock.monotonic()
     report = Migration(dry_run)
     total = done = 0
@@ -155,6 +160,10 @@ def migrate(
     for target in targets:
         after: tuple[Any, ...] | None = None
         while found := (yield from job(target.read, after, batch)):
+            if found[-1].key == after or None in found[-1].key:
+                raise ConfigurationError(
+                    f"the key {found[-1].key!r} of {target.name} does not put its rows in an order; name other columns"
+                )
             after = found[-1].key
             yield from _move(target, found, report)
             done += len(found)
@@ -219,7 +228,9 @@ def _write(target: Target, rows: list[Row], report: Migration) -> Flow[list[Row]
     try:
         written, left = yield from job(target.write, rows)
     except StoreError as error:
-        if type(error) is not StoreError:
+        if hung_up(error):
+            yield from job(_answers)  # that it does again means that a row was too large for it
+        elif type(error) is not StoreError:
             raise
         if len(rows) == 1:
             report.refused.append(Refusal(target.name, target.key_of(rows[0]), str(error)))
@@ -230,6 +241,10 @@ def _write(target: Target, rows: list[Row], report: Migration) -> Flow[list[Row]
         return left
     report.migrated += written
     return left
+
+
+def _answers(c: sa.Connection) -> None:
+    c.execute(sa.select(1))
 
 
 def reason(error: CtxstoreError) -> str:
@@ -254,192 +269,40 @@ def some(result: Any, row_of: Callable[[Any], Row]) -> list[Row]:
 
 
 def _length(row: Row) -> int:
-    return len(row.raw) if isinstance(row.raw, str) else 0
+    return len(row.raw) if isinstance(row.raw, str | bytes) else 0
+
+
+def raw_text(column: sa.ColumnElement[Any], c: sa.Connection) -> sa.ColumnElement[Any]:
+    """``column`` for ``text_of``: on SQLite its bytes, since one text that is no UTF-8 would end the whole query."""
+    return sa.cast(column, sa.LargeBinary()) if c.dialect.name == "sqlite" else column
+
+
+def text_of(raw: Any) -> Any:
+    """The text of a row as it was read.
+
+    Raises:
+        PayloadError: its bytes are none.
+    """
+    if not isinstance(raw, bytes):
+        return raw
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise PayloadError(f"this is no text in UTF-8: {error}") from error
 
 
 def past(keys: Sequence[Any], after: tuple[Any, ...] | None) -> list[Any]:
     """The condition that a row comes after the key ``after`` in their order."""
     if after is None:
         return []
+    values = [sa.bindparam(None, v, type_=k.type, unique=True) for k, v in zip(keys, after, strict=True)]
     if len(keys) == 1:
-        return [keys[0] > after[0]]
+        return [keys[0] > values[0]]
     steps = [
-        sa.and_(*(k == v for k, v in zip(keys[:i], after, strict=False)), keys[i] > after[i]) for i in range(len(keys))
+        sa.and_(*(k == v for k, v in zip(keys[:i], values, strict=False)), keys[i] > values[i])
+        for i in range(len(keys))
     ]
-    return [keys[0] >= after[0], sa.or_(*steps)]
-
-
-# -- ctxstore's own tables
-
-
-def own_targets() -> list[Target]:
-    """Heads first: from then on an older program no longer saves into that conversation.
-
-    What a head repeats of its messages (a title, sums) is written at its next save, or by ``verify`` with ``repair``.
-    """
-    return [_Heads(), _Messages(), _Flights()]
-
-
-class _Own:
-    table: sa.Table
-    columns: tuple[str, ...]
-    """Those of the key."""
-
-    def __init__(self) -> None:
-        self._compiled: dict[tuple[Dialect, tuple[str, ...]], Hot] = {}
-
-    @property
-    def name(self) -> str:
-        return self.table.name
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return (self._move,)
-
-    def _move(self, row: Row) -> bool:
-        raise NotImplementedError
-
-    @property
-    def _keys(self) -> list[sa.Column[Any]]:
-        return [self.table.c[name] for name in self.columns]
-
-    def key_of(self, row: Row) -> Any:
-        return row.key[0]
-
-    def _select(self) -> Any:
-        token = contexts.c.last_save if self.table is contexts else sa.null()
-        version = self.table.c.get("schema_version", sa.null())
-        return sa.select(*self._keys, version, token, self.table.c.payload)
-
-    def _row(self, found: Any) -> Row:
-        return Row(tuple(found[:-3]), found[-1], found[-3], found[-2])
-
-    def count(self, c: sa.Connection) -> tuple[int, int]:
-        ready = sa.func.coalesce(sa.func.sum(sa.case((self.table.c.schema_version == current(), 1), else_=0)), 0)
-        total, done = c.execute(sa.select(sa.func.count(), ready).select_from(self.table)).one()
-        return int(total), int(done)
-
-    def read(self, c: sa.Connection, after: tuple[Any, ...] | None, limit: int) -> list[Row]:
-        query = self._select().where(*past(self._keys, after)).order_by(*self._keys).limit(limit)
-        if "schema_version" in self.table.c:
-            query = query.where(self.table.c.schema_version != current())
-        return some(c.execute(query.execution_options(stream_results=True, max_row_buffer=64)), self._row)
-
-    def _here(self) -> list[Any]:
-        return [k == sa.bindparam(f"b_{k.name}", type_=k.type) for k in self._keys]
-
-    def _stands(self) -> list[Any]:
-        return [self.table.c.schema_version == sa.bindparam("b_version", type_=sa.Integer())]
-
-    def _change(self, names: tuple[str, ...], dialect: Dialect) -> Hot:
-        known = self._compiled.get((dialect, names))
-        if known is None:
-            change = sa.update(self.table).where(*self._here(), *self._stands())
-            new = {n: sa.bindparam(n, type_=self.table.c[n].type) for n in names}
-            known = self._compiled[dialect, names] = Hot(change.values(new), dialect)
-        return known
-
-    def write(self, c: sa.Connection, rows: Sequence[Row]) -> tuple[int, list[Row]]:
-        groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-        names = (*(f"b_{name}" for name in self.columns), "b_version", "b_token")
-        for row in rows:
-            values = dict(zip(names, (*row.key, row.version, row.token), strict=True))
-            groups.setdefault(tuple(row.new), []).append(values | row.new)
-        found = [self._change(names, c.dialect).run_many(c, group) for names, group in groups.items()]
-        if min(found) >= 0 and sum(found) == len(rows):
-            return len(rows), []
-        return self._decided(c, rows)
-
-    def _decided(self, c: sa.Connection, rows: Sequence[Row]) -> tuple[int, list[Row]]:
-        """Which of ``rows`` were written, by reading them again; an earlier try may have got through."""
-        written, left = 0, []
-        for row in rows:
-            here = [k == v for k, v in zip(self._keys, row.key, strict=True)]
-            found = c.execute(self._select().where(*here)).first()
-            now = None if found is None else self._row(found)
-            if now is not None and now.raw == row.new["payload"]:
-                written += 1
-            elif now is not None:
-                left.append(now)
-        return written, left
-
-
-class _Heads(_Own):
-    table, columns = contexts, ("id",)
-
-    def _stands(self) -> list[Any]:
-        return [*super()._stands(), contexts.c.last_save == sa.bindparam("b_token", type_=sa.String())]
-
-    def _move(self, row: Row) -> bool:
-        if row.version == current():
-            return False
-        head = codec.load_head(row.raw, row.version or 0, context_id=row.key[0])
-        text = codec.dump_head(head, jsontext.loads(row.raw))
-        row.new = {
-            "schema_version": current(),
-            "payload": text,
-            "provider": short(head.provider),
-            "model": short(head.model),
-            "mode": short(head.mode),
-            "compacted": head.compacted,
-        }
-        return True
-
-
-_BESIDE = ("role", "created_at", "content", "origin", "usage")
-"""Keys of a message that columns of its row repeat."""
-
-
-class _Messages(_Own):
-    table, columns = messages, ("context_id", "position")
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return self._parse, self._upcast, self._validate, self._dump
-
-    def _parse(self, row: Row) -> bool:
-        if row.version == current():
-            return False
-        row.work = codec.parse_row(row.raw, row.version or 0, row.key[1])
-        return True
-
-    def _upcast(self, row: Row) -> bool:
-        context_id, position = row.key
-        row.work = row.work, codec.upcast_row(row.work, row.version or 0, position, context_id)
-        return True
-
-    def _validate(self, row: Row) -> bool:
-        row.work = *row.work, codec.message_of(row.work[1], row.key[1])
-        return True
-
-    def _dump(self, row: Row) -> bool:
-        old, new, message = row.work
-        text = jsontext.dumps(new)
-        if all(old.get(key) == new.get(key) for key in _BESIDE):
-            row.new = {"schema_version": current(), "payload": text}
-            return True
-        context_id, position = row.key
-        row.new = message_row(context_id, position, message, text)
-        for name in (*self.columns, "id"):
-            del row.new[name]
-        return True
-
-
-class _Flights(_Own):
-    table, columns = in_flight, ("context_id", "turn_id")
-
-    def count(self, c: sa.Connection) -> tuple[int, int]:
-        return c.execute(sa.select(sa.func.count()).select_from(in_flight)).scalar_one(), 0
-
-    def _stands(self) -> list[Any]:
-        return []  # written once, and deleted; it never changes
-
-    def _move(self, row: Row) -> bool:
-        found = flight_messages(row.raw, row.key[0])
-        if jsontext.loads(row.raw)["schema_version"] == current():
-            return False
-        row.new = {"payload": flight_text(found)}
-        return True
+    return [keys[0] >= values[0], sa.or_(*steps)]
 
 
 # -- what there is

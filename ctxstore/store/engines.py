@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -18,11 +19,21 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.pool import QueuePool
 
 from ..errors import ConfigurationError
+from .types import MYSQL
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine  # loads greenlet, which a synchronous program may not have
 
-__all__ = ["Synchronous", "async_engine", "in_memory", "sync_engine", "transactional", "url_of"]
+__all__ = [
+    "Synchronous",
+    "async_engine",
+    "host_engine",
+    "in_memory",
+    "strict",
+    "sync_engine",
+    "transactional",
+    "url_of",
+]
 
 E = TypeVar("E")
 Synchronous: TypeAlias = Literal["FULL", "NORMAL"]
@@ -132,6 +143,33 @@ def async_engine(given: str | URL, *, synchronous: Synchronous, busy_timeout: fl
     engine = _make(create_async_engine, url.set(drivername=f"{family}+{driver}"), options)
     _prepared(engine.sync_engine, family, synchronous, busy_timeout)
     return engine
+
+
+@contextmanager
+def strict(c: sa.Connection) -> Iterator[None]:
+    """Have MySQL and MariaDB refuse what a column cannot hold; without strict mode they cut it and go on."""
+    mode = str(c.exec_driver_sql("SELECT @@SESSION.sql_mode").scalar()) if c.dialect.name in MYSQL else "STRICT"
+    if "STRICT" in mode:
+        yield
+        return
+    c.execute(sa.text("SET SESSION sql_mode = :mode"), {"mode": f"STRICT_ALL_TABLES,{mode}"})
+    try:
+        yield
+    finally:
+        with suppress(sa.exc.SQLAlchemyError):  # a session that was lost has no mode to restore, and its error to tell
+            c.execute(sa.text("SET SESSION sql_mode = :mode"), {"mode": mode})
+
+
+def host_engine(given: str | URL) -> sa.Engine:
+    """An engine for a table of the host's: nothing is set on its connections, so its file stays as it is kept.
+
+    Raises:
+        ConfigurationError: the driver is not installed.
+    """
+    url = url_of(given)
+    family, driver = url.drivername.split("+")
+    _require(family, driver)
+    return _make(sa.create_engine, url, _options(family, driver, 30.0))
 
 
 def _require(family: str, driver: str) -> None:

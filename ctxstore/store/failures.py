@@ -12,12 +12,16 @@ import sqlalchemy.exc as sa_exc
 
 from ..errors import ConfigurationError, CtxstoreError, DatabaseNotUpgradedError, StoreError, StoreUnavailableError
 
-__all__ = ["Patience", "error_code", "is_foreign"]
+__all__ = ["Patience", "error_code", "hung_up", "is_foreign"]
 
-_CONFLICTS = {"40001", "40P01", "55P03", "1020", "1205", "1213"}
+_CONFLICTS = {"40001", "40P01", "55P03", "57014", "1020", "1205", "1213"}
 _NOT_UPGRADED = {"42P01", "42703", "1146", "1054"}
 _SETUP = {"28000", "28P01", "3D000", "1044", "1045", "1049"}
-_CUT = {"57P01", "57P02", "57P03", "1053", "1152", "2006", "2013"}
+_FORBIDDEN = {"42501", "25006", "1142", "1143", "1227", "1290", "1792", "1836"}
+_CUT = {"57P01", "57P02", "57P03", "1040", "1053", "1077", "1079", "1080", "1129", "1152", "1203", "1927"}
+_CUT_CLASSES = ("08", "53", "58")  # of SQLSTATE: the connection, the server's resources, the system below it
+_SQLITE_CUT = {7, 9, 10, 11, 13, 14, 15, 26}
+"""SQLite's codes of memory, interrupts, input and output, corruption, a full disk, opening, locks, and no database."""
 _SQLITE_MISSING = ("no such table", "no such column", "has no column named")
 _SQLITE_FILE = ("unable to open database file", "attempt to write a readonly database")
 _SETUP_TEXTS = (
@@ -42,7 +46,8 @@ class Patience:
         Raises:
             StoreUnavailableError: the database cannot be reached, or was busy for too long.
             DatabaseNotUpgradedError: a table or column is missing.
-            ConfigurationError: the server does not let this user in, has no such database, or the file no folder.
+            ConfigurationError: the server does not let this user in, or do that, has no such database, or the file no
+                folder.
             StoreError: anything else that the database refused.
         """
         self._tries -= 1
@@ -56,6 +61,8 @@ class Patience:
             raise ConfigurationError(
                 f"the database file cannot be opened: its folder is not there, or may not be written ({text})"
             ) from error
+        if code in _FORBIDDEN:
+            raise ConfigurationError(f"the database does not let this user do that: {text}") from error
         if code in _SETUP or ("FATAL" in text and any(m in text for m in _SETUP_TEXTS)):
             raise ConfigurationError(f"the database does not let this program in: {text}") from error
         if isinstance(error, sa_exc.IntegrityError) and self._lost < 2 and again:
@@ -71,6 +78,13 @@ class Patience:
                 return 0.0
             raise StoreUnavailableError(f"the database cannot be reached; try again ({text})") from error
         raise StoreError(f"the database refused this: {text}") from error
+
+
+def hung_up(error: CtxstoreError) -> bool:
+    """Whether ``error`` came of a connection that the server closed on what it was sent."""
+    cause = error.__cause__
+    lost = isinstance(cause, sa_exc.DBAPIError) and cause.connection_invalidated
+    return lost or (isinstance(cause, Exception) and error_code(cause) in ("2006", "2013"))
 
 
 def is_foreign(error: Exception) -> bool:
@@ -101,8 +115,13 @@ def _busy(text: str) -> bool:
 
 
 def _unreachable(error: Exception, code: str) -> bool:
-    if isinstance(error, OSError | sa_exc.TimeoutError) or code in _CUT or code.startswith("08"):
+    if isinstance(error, OSError | sa_exc.TimeoutError) or code in _CUT or code.startswith(_CUT_CLASSES):
         return True
     if isinstance(error, sa_exc.DBAPIError) and error.connection_invalidated:
         return True
-    return isinstance(error, sa_exc.OperationalError | sa_exc.InterfaceError)
+    if not isinstance(error, sa_exc.OperationalError | sa_exc.InterfaceError):
+        return False
+    orig = error.orig
+    if type(orig).__module__.partition(".")[0] in ("sqlite3", "aiosqlite"):
+        return getattr(orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CUT
+    return not code or (len(code) == 4 and code.startswith("2"))  # of the driver, not of the server

@@ -8,6 +8,7 @@ from uuid import UUID
 from .. import clock
 from . import bulk, transfer, verify
 from .bulk import Migration, Progress
+from .rows import own_targets
 from .running import Runner
 from .transfer import Export, Import, Target
 from .verify import Verification
@@ -34,7 +35,7 @@ class Moving:
             StoreUnavailableError: the database cannot be reached; batches before are done.
         """
         return self._runner.drive(
-            bulk.migrate(bulk.own_targets(), dry_run=dry_run, batch=batch, pause=pause, progress=progress)
+            bulk.migrate(own_targets(), dry_run=dry_run, batch=batch, pause=pause, progress=progress)
         )
 
     async def amigrate_payloads(
@@ -42,7 +43,7 @@ class Moving:
     ) -> Migration:
         """``migrate_payloads`` for asyncio."""
         return await self._runner.adrive(
-            bulk.migrate(bulk.own_targets(), dry_run=dry_run, batch=batch, pause=pause, progress=progress)
+            bulk.migrate(own_targets(), dry_run=dry_run, batch=batch, pause=pause, progress=progress)
         )
 
     def payload_versions(self) -> list[tuple[str, int | None, int]]:
