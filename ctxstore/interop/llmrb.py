@@ -9,11 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from .. import clock
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, PayloadError
 from ..payload import codec
 from ..store import Store, editing
 from ..store.transfer import Import
-from .source import Brought, Found, Source, bring, open_source, reflected, tried
+from .source import Brought, Found, Source, bring, open_source, raw, reflected, shown, text_of, tried
 
 __all__ = ["aimport_column", "import_column"]
 
@@ -59,24 +59,30 @@ async def aimport_column(
 
 def _contexts(source: Source, name: str, column: str) -> Brought:
     with open_source(source) as c:
-        table = reflected(c, name)
+        table = reflected(c, name, column)
         keys = list(table.primary_key.columns)
-        if column not in table.c:
-            raise ConfigurationError(f"{name} has no column {column!r}; it has {', '.join(table.c.keys())}")
         if not keys:
             raise ConfigurationError(f"{name} has no primary key, so its contexts have no names")
         place = table.c[column]
-        raw: Any = sa.type_coerce(place, sa.Text())
-        if isinstance(place.type, sa.JSON) and c.dialect.name != "sqlite":
-            raw = sa.cast(place, sa.Text())
-        query = sa.select(*keys, raw).where(place.is_not(None)).order_by(*keys)
+        query = sa.select(*(raw(c, key) for key in keys), text_of(c, place)).where(place.is_not(None)).order_by(*keys)
         for row in c.execute(query.execution_options(yield_per=100)):
             *key, text = row
-            if text and text.strip() not in ("{}", "null", '""'):
-                yield key[0] if len(key) == 1 else tuple(key), tried(partial(_context, table, tuple(key), text))
+            if isinstance(text, memoryview):
+                text = bytes(text)
+            if _holds_something(text):
+                names = tuple(map(shown, key))
+                yield names[0] if len(key) == 1 else names, tried(partial(_context, table, tuple(key), text))
 
 
-def _context(table: sa.Table, key: tuple[Any, ...], text: str) -> Found:
+def _holds_something(text: str | bytes) -> bool:
+    """Whether there is a conversation, or what a record holds that has none yet."""
+    plain = text if isinstance(text, str) else text.decode(errors="replace")
+    return plain.strip() not in ("", "{}", "[]", "null", '""', "0", "false")
+
+
+def _context(table: sa.Table, key: tuple[Any, ...], text: str | bytes) -> Found:
+    if None in key:
+        raise PayloadError("its key is null, so it has no name")
     identity = clock.parse_id(key[0]) if len(key) == 1 and clock.is_uuid7(key[0]) else None
     document = codec.load(text, context_id=identity, place=":".join([str(table), *map(str, key)]))
     document.head.metadata.setdefault("llm.rb", {"table": str(table), "key": [str(part) for part in key]})

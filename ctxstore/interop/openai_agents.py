@@ -3,8 +3,8 @@
 
 A session is a list of items in the form of OpenAI's Responses API. Items of one reply (reasoning, text, calls) become
 one message, outputs of calls become tool results. What has no place here (item ids, annotations, encrypted reasoning)
-is kept, item by item, in the message's ``metadata``; items that nothing here knows stay in the history as parts of
-their own type.
+is kept, item by item, in the message's ``metadata``; items that nothing here knows, and outputs of calls that are not
+in the session, stay in the history as parts of their own type.
 """
 
 from __future__ import annotations
@@ -16,21 +16,28 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 
 from .. import jsontext
 from ..errors import PayloadError
-from ..messages import MESSAGES
-from ..payload import codec
+from ..payload import checks, codec
 from ..payload.schema import Document, Head
 from ..store import Store
 from ..store.transfer import Import
 from ..usage import TokenUsage, UsageEntry
-from .source import Brought, Found, Source, bring, open_source, reflected, tried
+from .source import Brought, Found, Source, bring, open_source, raw, reflected, shown, text_of, tried
 
 __all__ = ["aimport_sessions", "import_sessions"]
 
 _ASSISTANT = ("reasoning", "function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_ADVANCED = {
+    "message_structure": ("session_id", "message_id", "branch_id", "sequence_number"),
+    "turn_usage": (
+        *("session_id", "branch_id", "user_turn_number", "requests", "input_tokens", "output_tokens", "total_tokens"),
+        *("input_tokens_details", "output_tokens_details", "created_at"),
+    ),
+}
 
 
 def import_sessions(
@@ -76,26 +83,28 @@ async def aimport_sessions(
 
 def _sessions(source: Source, sessions_table: str, messages_table: str) -> Brought:
     with open_source(source) as c:
-        table = reflected(c, messages_table)
+        table = reflected(c, messages_table, "id", "session_id", "message_data", "created_at")
         names = sa.inspect(c).get_table_names()
-        sessions = reflected(c, sessions_table) if sessions_table in names else None
-        advanced: dict[str, sa.Table] = {n: reflected(c, n) for n in ("message_structure", "turn_usage") if n in names}
-        query: Any = sa.select(table.c.session_id).distinct()
+        sessions = reflected(c, sessions_table, "session_id", "created_at") if sessions_table in names else None
+        advanced = {n: reflected(c, n, *columns) for n, columns in _ADVANCED.items() if n in names}
+        query: Any = sa.select(raw(c, table.c.session_id).label("name")).distinct()
         if sessions is not None:
-            query = sa.union(query, sa.select(sessions.c.session_id))
-        for name in sorted(c.scalars(query)):
-            yield name, tried(partial(_session, c, name, table, sessions, advanced))
+            query = sa.union(query, sa.select(raw(c, sessions.c.session_id).label("name")))
+        for name in sorted(c.scalars(query), key=str):
+            yield shown(name), tried(partial(_session, c, name, table, sessions, advanced))
 
 
 def _session(
-    c: sa.Connection, name: str, table: sa.Table, sessions: sa.Table | None, advanced: Mapping[str, sa.Table]
+    c: sa.Connection, name: Any, table: sa.Table, sessions: sa.Table | None, advanced: Mapping[str, sa.Table]
 ) -> Found:
+    if not isinstance(name, str):
+        raise PayloadError(f"the id of a session is a text, this is {checks.kind(name)}")
     rows, notes = _rows(c, name, table, advanced.get("message_structure"))
     began = _time(_began(c, name, sessions)) or (_time(rows[0][2]) if rows else None) or _EPOCH
     identity = codec.stable_id(began, f"openai-agents:{name}")
     items = [(_item(text, number), _time(when)) for number, text, when in rows]
-    raw = _messages(items)
-    for position, message in enumerate(raw):
+    messages = _messages(items)
+    for position, message in enumerate(messages):
         message["id"] = str(codec.message_id_of(identity, position))
     head = Head(
         id=identity,
@@ -109,7 +118,8 @@ def _session(
         if entry.usage is not None:
             head.carried_usage = head.carried_usage + entry.usage
         head.carried_unpriced += 1
-    return Document(head, MESSAGES.validate_python(raw)), usage, notes
+    checks.check_counts(head.carried_usage, "the usage of all turns")
+    return Document(head, codec.validated(messages)), usage, notes
 
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -118,46 +128,49 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 def _began(c: sa.Connection, name: str, sessions: sa.Table | None) -> Any:
     if sessions is None:
         return None
-    when = sa.cast(sessions.c.created_at, sa.String(40))
-    return c.execute(sa.select(when).where(sessions.c.session_id == name)).scalar()
+    when = text_of(c, sessions.c.created_at)
+    return c.execute(sa.select(when).where(raw(c, sessions.c.session_id) == name)).scalar()
 
 
-def _rows(
-    c: sa.Connection, name: str, table: sa.Table, structure: sa.Table | None
-) -> tuple[list[tuple[int, str, Any]], list[str]]:
+def _rows(c: sa.Connection, name: str, table: sa.Table, structure: sa.Table | None) -> tuple[Sequence[Any], list[str]]:
     """The rows of a session as they were added: by id, since their times may be equal, or those of a transaction."""
-    columns = (table.c.id, sa.type_coerce(table.c.message_data, sa.Text()), sa.cast(table.c.created_at, sa.String(40)))
-    query = sa.select(*columns).where(table.c.session_id == name)
+    columns = (raw(c, table.c.id), text_of(c, table.c.message_data), text_of(c, table.c.created_at))
+    query = sa.select(*columns).where(raw(c, table.c.session_id) == name)
     if structure is None:
-        return [(number, text, when) for number, text, when in c.execute(query.order_by(table.c.id))], []
-    of_session = structure.c.session_id == name
-    branches = set(c.scalars(sa.select(structure.c.branch_id).where(of_session).distinct()))
+        return c.execute(query.order_by(table.c.id)).all(), []
+    of_session = raw(c, structure.c.session_id) == name
+    branches = set(c.scalars(sa.select(raw(c, structure.c.branch_id)).where(of_session).distinct()))
     if not branches:
-        return [(number, text, when) for number, text, when in c.execute(query.order_by(table.c.id))], []
+        return c.execute(query.order_by(table.c.id)).all(), []
     mine = sa.and_(structure.c.message_id == table.c.id, of_session, structure.c.branch_id == "main")
-    found = c.execute(query.join(structure, mine).order_by(structure.c.sequence_number, table.c.id))
-    notes = [f"the branch {branch!r} was left out" for branch in sorted(branches - {"main"})]
-    return [(number, text, when) for number, text, when in found], notes
+    found = c.execute(query.join(structure, mine).order_by(structure.c.sequence_number, table.c.id)).all()
+    return found, [f"the branch {branch!r} was left out" for branch in sorted(branches - {"main"}, key=str)]
 
 
-def _item(text: str, number: int) -> dict[str, Any]:
+def _item(text: Any, number: Any) -> dict[str, Any]:
+    """An item of which the keys are checked that say what it is."""
+    if not isinstance(text, str | bytes):
+        raise PayloadError(f"row {number}: an item is a JSON text, this is {checks.kind(text)}")
     try:
         found = jsontext.loads(text)
     except PayloadError as error:
         raise PayloadError(f"row {number}: {error}") from error
     if not isinstance(found, dict):
-        raise PayloadError(f"row {number}: an item is an object, this is {found!r:.40}")
+        raise PayloadError(f"row {number}: an item is an object, this is {checks.kind(found)}")
     jsontext.check_loaded(found, f"row {number}")
+    for key in ("type", "role"):
+        if not isinstance(found.get(key), str | None):
+            raise PayloadError(f"row {number}: {key}: must be a string, this is {checks.kind(found[key])}")
     return found
 
 
 def _time(text: Any) -> dt.datetime | None:
-    """A time of that database: without a zone, in UTC."""
+    """A time of that database: without a zone, in UTC. None when it is none, or none that UTC has a form for."""
     try:
         time = dt.datetime.fromisoformat(str(text))
-    except ValueError:
+        return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time.astimezone(dt.UTC)
+    except (ValueError, OverflowError):
         return None
-    return time.replace(tzinfo=dt.UTC) if time.tzinfo is None else time.astimezone(dt.UTC)
 
 
 # -- items to messages
@@ -168,6 +181,8 @@ def _messages(items: Sequence[tuple[dict[str, Any], dt.datetime | None]]) -> lis
     names: dict[str, str] = {}
     for item, when in items:
         kind = item.get("type") or "message"
+        if kind in _OUTPUTS and _call_of(item) not in names:
+            kind = f"openai_agents.{kind}"
         role = _role(item, kind)
         parts, rest = _parts(item, kind, names)
         last = out[-1] if out else None
@@ -193,7 +208,7 @@ def _ended(message: Mapping[str, Any], kind: str) -> bool:
 
 def _role(item: Mapping[str, Any], kind: str) -> str:
     if kind == "message":
-        return str(item.get("role") or "user")
+        return item.get("role") or "user"
     return "tool" if kind in _OUTPUTS else "assistant"
 
 
@@ -209,7 +224,7 @@ def _parts(item: dict[str, Any], kind: str, names: dict[str, str]) -> tuple[list
             rest["content"] = beside
         return [p for p, _ in pairs], rest
     if kind in ("function_call", "custom_tool_call") and isinstance(item.get("name"), str):
-        call = str(item.get("call_id") or item.get("id") or "")
+        call = _call_of(item) or str(item.get("id") or "")
         key = "arguments" if kind == "function_call" else "input"
         arguments = item.get(key)
         names[call] = item["name"]
@@ -217,21 +232,22 @@ def _parts(item: dict[str, Any], kind: str, names: dict[str, str]) -> tuple[list
         rest = _left(item, ("call_id", "name", key, *(("type",) if kind == "function_call" else ())))
         return [{"type": "tool_call", "id": call, "name": item["name"], "arguments": text}], rest
     if kind in _OUTPUTS:
-        call = str(item.get("call_id") or "")
-        part: dict[str, Any] = {"type": "tool_result", "id": call, "value": item.get("output")}
-        if call in names:
-            part["name"] = names[call]
+        call = _call_of(item)
+        part = {"type": "tool_result", "id": call, "name": names[call], "value": item.get("output")}
         return [part], _left(item, ("call_id", "output", *(("type",) if kind == "function_call_output" else ())))
     if kind == "reasoning":
         summary = item.get("summary")
-        texts = (
-            [s["text"] for s in summary if isinstance(s, dict) and isinstance(s.get("text"), str)] if summary else []
-        )
+        pieces = summary if isinstance(summary, list) else []
+        texts = [p["text"] for p in pieces if isinstance(p, dict) and isinstance(p.get("text"), str)]
         return [{"type": "reasoning", "text": "\n\n".join(texts)}], item
     return [{**item, "type": f"openai_agents.{kind}" if kind in _OURS else kind}], {}
 
 
 _OURS = frozenset({"text", "reasoning", "refusal", "tool_call", "tool_result", "image", "file", "data", *_ASSISTANT})
+
+
+def _call_of(item: Mapping[str, Any]) -> str:
+    return str(item.get("call_id") or "")
 
 
 def _left(item: Mapping[str, Any], known: Sequence[str]) -> dict[str, Any]:
@@ -277,27 +293,29 @@ def _media(address: str) -> dict[str, str]:
 def _usage(c: sa.Connection, name: str, identity: UUID, table: sa.Table | None) -> list[UsageEntry]:
     if table is None:
         return []
+    numbers = ("user_turn_number", "requests", "input_tokens", "output_tokens", "total_tokens")
     query = sa.select(
-        table.c.user_turn_number,
-        table.c.requests,
-        table.c.input_tokens,
-        table.c.output_tokens,
-        table.c.total_tokens,
-        sa.type_coerce(table.c.input_tokens_details, sa.Text()).label("of_input"),
-        sa.type_coerce(table.c.output_tokens_details, sa.Text()).label("of_output"),
-        sa.cast(table.c.created_at, sa.String(40)).label("when"),
-    ).where(table.c.session_id == name, table.c.branch_id == "main")
+        *(raw(c, table.c[number]).label(number) for number in numbers),
+        text_of(c, table.c.input_tokens_details).label("of_input"),
+        text_of(c, table.c.output_tokens_details).label("of_output"),
+        text_of(c, table.c.created_at).label("when"),
+    ).where(raw(c, table.c.session_id) == name, table.c.branch_id == "main")
     out = []
     for row in c.execute(query.order_by(table.c.user_turn_number)):
         entry = codec.stable_id(_time(row.when) or _EPOCH, f"openai-agents:{name}:usage:{row.user_turn_number}")
         of_input, of_output = _details(row.of_input), _details(row.of_output)
-        usage = TokenUsage(
-            input_tokens=row.input_tokens,
-            output_tokens=row.output_tokens,
-            total_tokens=row.total_tokens,
-            cache_read_tokens=of_input.get("cached_tokens"),
-            reasoning_tokens=of_output.get("reasoning_tokens"),
-        )
+        counts = {
+            "input_tokens": row.input_tokens,
+            "output_tokens": row.output_tokens,
+            "total_tokens": row.total_tokens,
+            "cache_read_tokens": of_input.get("cached_tokens"),
+            "reasoning_tokens": of_output.get("reasoning_tokens"),
+        }
+        try:
+            usage = TokenUsage.model_validate(counts)
+        except ValidationError as error:
+            raise checks.refusal(error, counts, f"the usage of turn {row.user_turn_number}") from error
+        checks.check_counts(usage, f"the usage of turn {row.user_turn_number}")
         out.append(
             UsageEntry(
                 id=entry,

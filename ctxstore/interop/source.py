@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
+from inspect import GEN_RUNNING, getgeneratorstate
 from pathlib import Path
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.exc import NoSuchTableError
@@ -22,7 +24,7 @@ from ..store.transfer import Import, import_one
 from ..store.types import check_owner
 from ..usage import UsageEntry
 
-__all__ = ["Brought", "Found", "Source", "bring", "open_source", "reflected", "tried"]
+__all__ = ["Brought", "Found", "Source", "bring", "open_source", "raw", "reflected", "shown", "text_of", "tried"]
 
 Source: TypeAlias = str | sa.Engine
 Found: TypeAlias = tuple[Document, Sequence[UsageEntry], Iterable[str]]
@@ -41,7 +43,7 @@ def open_source(source: Source) -> Iterator[sa.Connection]:
     """
     engine = source if isinstance(source, sa.Engine) else _engine(source)
     try:
-        with engine.connect() as c:
+        with engine.connect() as c, _undecoded(c):
             yield c
             c.rollback()
     except sa.exc.SQLAlchemyError as error:
@@ -52,6 +54,28 @@ def open_source(source: Source) -> Iterator[sa.Connection]:
             engine.dispose()
 
 
+@contextmanager
+def _undecoded(c: sa.Connection) -> Iterator[None]:
+    """While this lasts, a text of SQLite that is no UTF-8 comes as its bytes, where the driver would end the whole
+    query."""
+    driver: Any = c.connection.dbapi_connection
+    if getattr(driver, "text_factory", None) is not str:
+        yield
+        return
+    driver.text_factory = _text
+    try:
+        yield
+    finally:
+        driver.text_factory = str
+
+
+def _text(found: bytes) -> str | bytes:
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        return found
+
+
 def _engine(source: str) -> sa.Engine:
     url = url_of(source if "://" in source else f"sqlite:///{source}")
     path = url.database
@@ -60,18 +84,39 @@ def _engine(source: str) -> sa.Engine:
     return sa.create_engine(url, poolclass=sa.NullPool)
 
 
-def reflected(c: sa.Connection, name: str) -> sa.Table:
+def reflected(c: sa.Connection, name: str, *columns: str) -> sa.Table:
     """The table as the database describes it.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is none, or none with these ``columns``.
     """
     schema, _, plain = name.rpartition(".")
     try:
-        return sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=c, resolve_fks=False)
+        table = sa.Table(plain, sa.MetaData(), schema=schema or None, autoload_with=c, resolve_fks=False)
     except NoSuchTableError as error:
         names = ", ".join(sorted(sa.inspect(c).get_table_names())) or "none"
         raise ConfigurationError(f"there is no table {name!r}, only {names}") from error
+    for column in columns:
+        if column not in table.c:
+            raise ConfigurationError(f"{name} has no column {column!r}; it has {', '.join(table.c.keys())}")
+    return table
+
+
+def raw(c: sa.Connection, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """``column`` without the conversions of its declared type, which on SQLite says little about what it holds."""
+    return sa.type_coerce(column, sa.types.NullType()) if c.dialect.name == "sqlite" else column
+
+
+def text_of(c: sa.Connection, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """``column`` as text whatever its type, or as bytes where that is what it holds."""
+    if c.dialect.name != "sqlite" and isinstance(column.type, sa.String | sa.LargeBinary):
+        return sa.type_coerce(column, sa.Text())
+    return sa.cast(column, sa.Text())
+
+
+def shown(key: Any) -> Any:
+    """``key`` for a report: as it is, or as text where JSON has no form for it."""
+    return key if key is None or isinstance(key, str | int | UUID) else str(key)
 
 
 def tried(read: Callable[[], Found]) -> Found | CtxstoreError:
@@ -87,7 +132,7 @@ def bring(table: str, found: Brought, owner: str | None, progress: Callable[[int
     check_owner(owner)
     begun, report = clock.monotonic(), Import()
     done = 0
-    with closing(found):
+    with _closed(found):
         while (one := (yield from outside(_next, found, owner))) is not None:
             key, work, notes = one
             if isinstance(work, CtxstoreError):
@@ -105,6 +150,15 @@ def bring(table: str, found: Brought, owner: str | None, progress: Callable[[int
                 progress(done)
     report.seconds = clock.monotonic() - begun
     return report
+
+
+@contextmanager
+def _closed(found: Brought) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        if getgeneratorstate(found) != GEN_RUNNING:  # else a cancellation left it to its thread, and it ends with that
+            found.close()
 
 
 def _next(found: Brought, owner: str | None) -> tuple[Any, repository.Work | CtxstoreError, list[str]] | None:
