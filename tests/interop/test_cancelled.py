@@ -96,9 +96,11 @@ def test_a_read_that_does_not_end_is_left_to_its_thread(
         task = asyncio.ensure_future(run(store))
         await asyncio.to_thread(reading.wait)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        go_on.set()
+        try:
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        finally:
+            go_on.set()
 
     asyncio.run(main())  # which waits for its threads
     gc.collect()
