@@ -42,7 +42,8 @@ CONFLICTS = (StaleContextError, ContextLockedError, ContextNotFoundError, Schema
 class StoreKeeper:
     """Keeps the turns of one live context in ``runner``'s database.
 
-    ``lease_seconds`` is the length of the lease it is held under: the least that a request extends it to.
+    ``lease_seconds`` is the length of the lease it is held under: the least that a request extends it to, and what a
+    save brings it back to.
     """
 
     def __init__(self, runner: Runner, *, record_in_flight: bool = True, lease_seconds: float = 0.0) -> None:
@@ -110,7 +111,7 @@ class StoreKeeper:
                 state.pending_usage = []
                 self._noted.clear()
             return
-        work = self._unanswered = repository.prepare(state, landed=landed)
+        work = self._unanswered = repository.prepare(state, landed=landed, lease_seconds=self.lease_seconds)
         try:
             yield from job(repository.save, work)
         except CONFLICTS as error:

@@ -116,11 +116,12 @@ def prepare(
     state: State,
     *,
     landed: Sequence[UUID] = (),
-    kind: str | None = None,
+    lease_seconds: float = 0.0,
     forked_from: UUID | None = None,
     forked_at: int | None = None,
 ) -> Work:
-    """The work of saving ``state``. ``landed`` are the turns whose rows in flight go with it.
+    """The work of saving ``state``. ``landed`` are the turns whose rows in flight go with it, ``lease_seconds`` how
+    long the lease that it is held under lasts from then on.
 
     Raises:
         UnsupportedValueError: something in it has no form in JSON; nothing was written.
@@ -159,7 +160,13 @@ def prepare(
             "lease_epoch": 0,
         }
     else:
-        columns |= {"b_id": head.id, "b_base": state.last_save, "b_version": current(), "b_epoch": state.lease_epoch}
+        columns |= {
+            "b_id": head.id,
+            "b_base": state.last_save,
+            "b_version": current(),
+            "b_epoch": state.lease_epoch,
+            "b_seconds": lease_seconds,
+        }
     return Work(
         id=head.id,
         base=state.last_save,

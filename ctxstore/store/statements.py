@@ -156,6 +156,12 @@ def _our_lease() -> Any:
     return contexts.c.lease_epoch == sa.bindparam("b_epoch", type_=sa.Integer())
 
 
+def _lasts() -> dict[str, Any]:
+    """The lease lasts so many seconds from now, unless it was given back in the meantime."""
+    later = database_later(sa.bindparam("b_seconds", type_=sa.Float()))
+    return {"locked_until": sa.case((contexts.c.locked_by.is_not(None), later))}
+
+
 def _in_flight(lease: Any) -> Any:
     c = in_flight.c
     here = in_flight.alias("here")
@@ -186,9 +192,9 @@ class Statements:
         taken = sa.exists().where(contexts.c.id == sa.bindparam("id", type_=contexts.c.id.type))
         return self._hot(sa.insert(contexts).from_select(names, sa.select(*binds).where(~taken)))
 
-    def _save(self, lease: Any) -> Hot:
+    def _save(self, lease: Any, **more: Any) -> Hot:
         values = {n: sa.bindparam(n, type_=contexts.c[n].type) for n in HEAD}
-        return self._hot(sa.update(contexts).where(_stands(), lease).values(values))
+        return self._hot(sa.update(contexts).where(_stands(), lease).values(values | more))
 
     @cached_property
     def save(self) -> Hot:
@@ -197,8 +203,8 @@ class Statements:
 
     @cached_property
     def save_leased(self) -> Hot:
-        """The head, where it stands as we know it and the lease is ours."""
-        return self._save(_our_lease())
+        """The head, where it stands as we know it and the lease is ours, which has its own length again."""
+        return self._save(_our_lease(), **_lasts())
 
     @cached_property
     def retire(self) -> Hot:
@@ -251,7 +257,7 @@ class Statements:
         return self._hot(
             sa.update(contexts)
             .where(contexts.c.id == sa.bindparam("b_id", type_=contexts.c.id.type), _our_lease())
-            .values(locked_until=database_later(sa.bindparam("b_seconds", type_=sa.Float())))
+            .values(_lasts())
         )
 
 

@@ -201,7 +201,8 @@ class Store(Verbs, Moving):
         """``with store.lease(id, llm) as ctx``: the context, and nobody else may save it until the block ends.
 
         ``wait`` is how many seconds to wait for another's lease, ``length`` how long ours lasts when this process dies;
-        each request extends it by the time that request may take. It is given back when the block ends, however.
+        each request extends it by the time that request may take, each save brings it back to ``length``. It is given
+        back when the block ends, however.
 
         Raises:
             ContextLockedError: another writer held it all the time; ``.holder`` and ``.until`` name it.

@@ -124,6 +124,19 @@ def test_a_request_extends_it(store: Store) -> None:
     assert texts(store, ctx) == ["a", "one"]
 
 
+def test_a_save_brings_it_back_to_its_length(store: Store) -> None:
+    """A request extends it by ten minutes: who dies after its turn must not hold the others up so long."""
+    provider = llm("one", "two")
+    ctx = store.create(llm())
+    dead = store.lease(ctx.id, provider, length=0.3)
+    live = dead.__enter__()  # and never an end of the block
+    for prompt in "ab":
+        live.talk(prompt)
+    with store.lease(ctx.id, llm("three"), wait=10) as other:
+        other.talk("c")
+    assert texts(store, ctx) == ["a", "one", "b", "two", "c", "three"]
+
+
 def test_the_databases_clock_judges(store: Store, engine: sa.Engine) -> None:
     ctx = store.create(llm())
     now, later = {
