@@ -13,7 +13,7 @@ from ..errors import ConfigurationError, Interrupted
 from ..messages import Delta, ToolResult
 from ..tools import failed
 from .http import ASYNC_HTTP
-from .interrupt import Interruption
+from .interrupt import Caller, Interruption, helping
 from .sync import World
 
 __all__ = ["Result", "ainvoke", "aiterate", "arun"]
@@ -84,7 +84,8 @@ async def aiterate(flow: Flow[T], world: World, result: Result[T]) -> AsyncGener
                             assert here is not None
                             answer = here.read()
                     case Invoke(calls, strategy):
-                        answer = await _or_interrupt(ainvoke(calls, strategy), world.interruption)
+                        tools = ainvoke(calls, strategy, Caller.here(waits=False))
+                        answer = await _or_interrupt(tools, world.interruption)
                     case Sleep(seconds):
                         await _or_interrupt(asyncio.sleep(seconds), world.interruption)
                 if not isinstance(effect, Keep):
@@ -130,8 +131,8 @@ async def _or_interrupt(
     return task.result()
 
 
-async def ainvoke(calls: Sequence[BoundCall], strategy: str) -> list[ToolResult]:
-    """Run the tools and give their results in the order of the calls.
+async def ainvoke(calls: Sequence[BoundCall], strategy: str, boss: Caller | None = None) -> list[ToolResult]:
+    """Run the tools and give their results in the order of the calls. ``boss`` waits for them, else the caller.
 
     Coroutine tools are awaited; plain functions run in the caller's thread, or in threads of their own under
     ``thread``, where several calls run at once.
@@ -141,24 +142,26 @@ async def ainvoke(calls: Sequence[BoundCall], strategy: str) -> list[ToolResult]
     """
     if strategy not in ("sequential", "thread"):
         raise ConfigurationError(f"there is no strategy {strategy!r}; use 'sequential' or 'thread'")
+    boss = boss or Caller.here(waits=False)
     if strategy == "sequential":
-        return [await _answer(bound, False) for bound in calls]
-    return list(await asyncio.gather(*(_answer(bound, True) for bound in calls)))
+        return [await _answer(bound, boss, False) for bound in calls]
+    return list(await asyncio.gather(*(_answer(bound, boss, True) for bound in calls)))
 
 
-async def _answer(bound: BoundCall, in_thread: bool) -> ToolResult:
+async def _answer(bound: BoundCall, boss: Caller, in_thread: bool) -> ToolResult:
     arguments, wrong = bound.tool.validate(bound.call)
     if arguments is None:
         return failed(bound.call, wrong or "the arguments are invalid", "InvalidArguments")
     try:
-        if bound.tool.is_async:
-            value = await bound.tool.function(**arguments)
-        elif in_thread:
-            value = await asyncio.to_thread(bound.tool.function, **arguments)
-        else:
-            value = bound.tool.function(**arguments)
-        if inspect.isawaitable(value):
-            value = await value
+        with helping(boss):
+            if bound.tool.is_async:
+                value = await bound.tool.function(**arguments)
+            elif in_thread:
+                value = await asyncio.to_thread(helping(boss)(bound.tool.function), **arguments)
+            else:
+                value = bound.tool.function(**arguments)
+            if inspect.isawaitable(value):
+                value = await value
         return bound.tool.answer(bound.call, value)
     except Exception as error:  # what a tool raises is told to the model; control flow passes
         return failed(bound.call, error)

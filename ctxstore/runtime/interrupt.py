@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ConfigurationError, Interrupted
 
-__all__ = ["Interruption", "TurnQueue"]
+__all__ = ["Caller", "Interruption", "TurnQueue", "helping"]
 
 
 class Interruption:
@@ -66,21 +67,52 @@ class Interruption:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Caller:
+class Caller:
     """Who asks for a turn: the task, None for plain code, with the thread and the loop that it runs in."""
 
     task: asyncio.Task[Any] | None
     loop: asyncio.AbstractEventLoop | None
     thread: int
+    boss: Caller | None
+    """Who waits for what this one does: a turn for a tool that runs in a thread or a task of its own."""
     wake: Callable[[], object]
 
-    def waits_for_itself(self, holder: _Caller) -> bool:
-        """Whether ``holder`` cannot go on while this caller waits."""
+    @classmethod
+    def here(cls, *, waits: bool, wake: Callable[[], object] = lambda: None) -> Caller:
+        """The code that is running now; with ``waits`` it holds up its thread."""
+        loop, thread = asyncio._get_running_loop(), threading.get_ident()
+        task = None if waits or loop is None else asyncio.current_task()
+        return cls(task, loop, thread, _bosses.get(task) or _bosses.get(thread), wake)
+
+    def waits_for_itself(self, holder: Caller) -> bool:
+        """Whether ``holder`` cannot go on while this caller waits, or who waits for it."""
         if self.task is None:
-            return self.thread == holder.thread
-        return self.task is holder.task or (
-            holder.task is None and self.thread == holder.thread and self.loop is not holder.loop
-        )
+            same = self.thread == holder.thread
+        else:
+            same = self.task is holder.task or (
+                holder.task is None and self.thread == holder.thread and self.loop is not holder.loop
+            )
+        return same or (self.boss is not None and self.boss.waits_for_itself(holder))
+
+
+_bosses: dict[asyncio.Task[Any] | int | None, Caller] = {}
+"""Who waits for what is done in a task or a thread."""
+
+
+@contextmanager
+def helping(boss: Caller) -> Iterator[None]:
+    """``boss`` waits for what is done within, in this task or, outside of a loop, in this thread."""
+    me = Caller.here(waits=False)
+    key = me.task or me.thread
+    before = _bosses.get(key)
+    _bosses[key] = boss
+    try:
+        yield
+    finally:
+        if before is None:
+            del _bosses[key]
+        else:
+            _bosses[key] = before
 
 
 class TurnQueue:
@@ -88,8 +120,8 @@ class TurnQueue:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holder: _Caller | None = None
-        self._waiting: deque[_Caller] = deque()
+        self._holder: Caller | None = None
+        self._waiting: deque[Caller] = deque()
 
     def acquire(self) -> None:
         """Wait for this thread's turn.
@@ -98,8 +130,7 @@ class TurnQueue:
             ConfigurationError: it could never come, because the turn under way needs this thread to go on.
         """
         woken = threading.Event()
-        loop = asyncio._get_running_loop()
-        me = _Caller(None, loop, threading.get_ident(), woken.set)
+        me = Caller.here(waits=True, wake=woken.set)
         if not self._enter(me):
             try:
                 woken.wait()
@@ -120,7 +151,7 @@ class TurnQueue:
             if not future.done():
                 future.set_result(None)
 
-        me = _Caller(asyncio.current_task(), loop, threading.get_ident(), lambda: loop.call_soon_threadsafe(wake))
+        me = Caller.here(waits=False, wake=lambda: loop.call_soon_threadsafe(wake))
         if not self._enter(me):
             try:
                 await future
@@ -142,7 +173,7 @@ class TurnQueue:
             except RuntimeError:
                 pass  # its loop was closed while it waited: it will never come
 
-    def _enter(self, me: _Caller) -> bool:
+    def _enter(self, me: Caller) -> bool:
         with self._lock:
             if self._holder is None:
                 self._holder = me
@@ -155,7 +186,7 @@ class TurnQueue:
             self._waiting.append(me)
             return False
 
-    def _leave(self, me: _Caller) -> None:
+    def _leave(self, me: Caller) -> None:
         with self._lock:
             if me in self._waiting:
                 self._waiting.remove(me)

@@ -14,7 +14,7 @@ from ..keeper import Keeper
 from ..messages import Delta, ToolResult
 from ..tools import failed
 from .http import SYNC_HTTP
-from .interrupt import Interruption
+from .interrupt import Caller, Interruption, helping
 
 __all__ = ["World", "invoke", "iterate", "run"]
 
@@ -109,7 +109,8 @@ def invoke(calls: list[BoundCall] | Any, strategy: str, interruption: Interrupti
             results.append(_answer(bound))
         return results
     with ThreadPoolExecutor(len(calls), thread_name_prefix="ctxstore-tool") as pool:
-        futures = [pool.submit(copy_context().run, _answer, bound) for bound in calls]
+        me = Caller.here(waits=True)
+        futures = [pool.submit(copy_context().run, helping(me)(_answer), bound) for bound in calls]
         return [future.result() for future in futures]
 
 
