@@ -82,6 +82,8 @@ class State:
         """The turn that the last conflict kept out of the history."""
         self.on_change: Callable[[], None] | None = None
         """Called after each change, for a keeper that has to know before it is asked to save."""
+        self.edits = 0
+        """How often it was changed, to tell what comes from another thread or task while a save is under way."""
         self.open_calls: dict[str, ToolCall] = {}
         self._answered: set[str] = set()
         self._ids: set[UUID] | None = None
@@ -161,6 +163,7 @@ class State:
     def touch(self) -> None:
         """The head changed: the next save writes it."""
         self.head.updated_at = clock.now()
+        self.edits += 1
         self._head_changed = True
         if self.on_change is not None:
             self.on_change()

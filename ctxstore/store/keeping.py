@@ -118,9 +118,8 @@ class StoreKeeper:
             self._unanswered = None
             yield from self._lost(step, error)
             raise
-        self._unanswered = None
         self._noted.clear()
-        state.saved(work.token, work.revision)
+        self._written(state, work)
 
     def _create(self, state: State, **origin: Any) -> Flow[None]:
         work = self._unanswered = repository.prepare(state, **origin)
@@ -129,8 +128,14 @@ class StoreKeeper:
         except StaleContextError:
             self._unanswered = None
             raise
+        self._written(state, work)
+
+    def _written(self, state: State, work: Work) -> None:
         self._unanswered = None
-        state.saved(work.token, work.revision)
+        if state.edits == work.edits:
+            state.saved(work.token, work.revision)
+        else:
+            _take_over(state, work)
 
     def _lost(self, step: Step, error: CtxstoreError) -> Flow[None]:
         """The turn lost its race: it is in the error, its attempts go to the ledger, its prompt leaves the flight."""

@@ -69,6 +69,7 @@ class Work:
     token: str
     revision: int
     epoch: int | None
+    edits: int
     head: dict[str, Any]
     retired: Sequence[tuple[int, int]]
     appended: Sequence[Message]
@@ -126,16 +127,16 @@ def prepare(
     Raises:
         UnsupportedValueError: something in it has no form in JSON; nothing was written.
     """
-    changes, head = state.changes(), state.head
+    edits, changes, head = state.edits, state.changes(), state.head
     revision = head.revision + 1
-    first = changes.first_position
+    first, appended = changes.first_position, tuple(changes.appended)
     used, known = state.token_usage, state.cost_usd is not None
     text = codec.dump_head(head, projections(state, used), revision=revision)
     columns: dict[str, Any] = {
         "schema_version": current(),
         "revision": revision,
         "last_save": secrets.token_hex(TOKEN_LENGTH // 2),
-        "next_position": first + len(changes.appended),
+        "next_position": first + len(appended),
         "title": short(state.title),
         "provider": short(head.provider),
         "model": short(head.model),
@@ -173,11 +174,12 @@ def prepare(
         token=columns["last_save"],
         revision=revision,
         epoch=state.lease_epoch,
+        edits=edits,
         head=columns,
         retired=_ranges([*changes.retired, *(first + i for i in changes.dead)]),
-        appended=tuple(changes.appended),
-        messages=[message_row(head.id, first + i, m) for i, m in enumerate(changes.appended)],
-        usage=entry_rows(changes.usage, state.owner, first, changes.appended),
+        appended=appended,
+        messages=[message_row(head.id, first + i, m) for i, m in enumerate(appended)],
+        usage=entry_rows(changes.usage, state.owner, first, appended),
         landed=landed,
     )
 
