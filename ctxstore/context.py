@@ -106,7 +106,7 @@ class Context(Talking):
         self._sink = as_sink(stream)
         self._provider = provider
         self._keeper: Keeper = FREE
-        self._turns = TurnQueue()
+        self._turns, self._saves = TurnQueue(), TurnQueue()
         self._interruption = None
         self._trusted: set[UUID] = set()
         checked = dict(jsontext.check(dict(params or {}), "params"))
@@ -428,6 +428,7 @@ class Context(Talking):
     def save(self, path: str | Path | None = None) -> None:
         """Write what is new to the store or record this context is bound to, or the whole payload to a file.
 
+        The former waits for a turn that is under way in another thread or task, but not for the one it is called from.
         A file is replaced in one step: whoever reads it sees the old or the new one.
 
         Raises:
@@ -437,14 +438,18 @@ class Context(Talking):
         if path is not None:
             write_file(Path(path), self.to_json())
         else:
-            self._keeper.take(self._save_step())
+            step = self._save_step()
+            with self._alone():
+                self._keeper.take(step)
 
     async def asave(self, path: str | Path | None = None) -> None:
         """``save`` for asyncio."""
         if path is not None:
             await asyncio.to_thread(write_file, Path(path), self.to_json())
         else:
-            await self._keeper.atake(self._save_step())
+            step = self._save_step()
+            async with self._aalone():
+                await self._keeper.atake(step)
 
     def _save_step(self) -> Step:
         if self._keeper is FREE:

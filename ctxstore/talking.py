@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -58,6 +58,7 @@ class Talking(Facts):
     _sink: Sink | None
     _keeper: Keeper
     _turns: TurnQueue
+    _saves: TurnQueue
     _interruption: Interruption | None
     _trusted: set[UUID]
 
@@ -152,14 +153,16 @@ class Talking(Facts):
         """
         response = self.talk(self._unsent(in_flight), stream=stream)
         if (step := self._landed(in_flight)) is not None:
-            self._keeper.take(step)
+            with self._alone():
+                self._keeper.take(step)
         return response
 
     async def aresend(self, in_flight: Any = None, *, stream: Any = None) -> Response:
         """``resend`` for asyncio."""
         response = await self.atalk(self._unsent(in_flight), stream=stream)
         if (step := self._landed(in_flight)) is not None:
-            await self._keeper.atake(step)
+            async with self._aalone():
+                await self._keeper.atake(step)
         return response
 
     def _unsent(self, in_flight: Any) -> list[Message]:
@@ -213,6 +216,26 @@ class Talking(Facts):
     def _trust(self, messages: Iterable[Message]) -> None:
         """Paths in ``messages`` come from code in this process and may be read from anywhere."""
         self._trusted.update(m.id for m in messages if any(getattr(part, "path", None) for part in m.parts))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No turn and no other save goes on meanwhile. A turn that this is within stands still for it anyway."""
+        queue = self._saves if self._turns.is_here() else self._turns
+        queue.acquire()
+        try:
+            yield
+        finally:
+            queue.release()
+
+    @asynccontextmanager
+    async def _aalone(self) -> AsyncIterator[None]:
+        """``_alone`` for asyncio."""
+        queue = self._saves if self._turns.is_here() else self._turns
+        await queue.aacquire()
+        try:
+            yield
+        finally:
+            queue.release()
 
     def _drive(self, run: Run, flow: Flow[T]) -> Generator[Delta, None, T]:
         self._turns.acquire()
@@ -270,9 +293,10 @@ class Talking(Facts):
             ProviderError: the model gave none; nothing has changed.
         """
         if summary is not None:
-            compact_by_hand(self.state, summary, keep)
-            if self._keeper is not FREE:
-                self._keeper.take(Step("keep", self.state, Turn(clock.new_id(), self.id)))
+            with self._alone():
+                compact_by_hand(self.state, summary, keep)
+                if self._keeper is not FREE:
+                    self._keeper.take(Step("keep", self.state, Turn(clock.new_id(), self.id)))
             return summary
         run, _, _ = self._run(None, None, (), None, None, None)
         return _drain(self._drive(run, summarize(run, prompt, keep)), None)
@@ -280,9 +304,10 @@ class Talking(Facts):
     async def acompact(self, summary: str | None = None, prompt: str | None = None, keep: int = 0) -> str:
         """``compact`` for asyncio."""
         if summary is not None:
-            compact_by_hand(self.state, summary, keep)
-            if self._keeper is not FREE:
-                await self._keeper.atake(Step("keep", self.state, Turn(clock.new_id(), self.id)))
+            async with self._aalone():
+                compact_by_hand(self.state, summary, keep)
+                if self._keeper is not FREE:
+                    await self._keeper.atake(Step("keep", self.state, Turn(clock.new_id(), self.id)))
             return summary
         run, _, _ = self._run(None, None, (), None, None, None)
         result: aio.Result[str] = aio.Result()

@@ -68,31 +68,36 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Caller:
-    """Who asks for a turn: the task, None for plain code, with the thread and the loop that it runs in."""
+    """Who asks for a turn: the thread, with the loop and the task in it, if it runs in any."""
 
-    task: asyncio.Task[Any] | None
-    loop: asyncio.AbstractEventLoop | None
     thread: int
+    loop: asyncio.AbstractEventLoop | None
+    task: asyncio.Task[Any] | None
+    waits: bool
+    """Whether it holds up its thread."""
     boss: Caller | None
     """Who waits for what this one does: a turn for a tool that runs in a thread or a task of its own."""
     wake: Callable[[], object]
 
     @classmethod
     def here(cls, *, waits: bool, wake: Callable[[], object] = lambda: None) -> Caller:
-        """The code that is running now; with ``waits`` it holds up its thread."""
-        loop, thread = asyncio._get_running_loop(), threading.get_ident()
-        task = None if waits or loop is None else asyncio.current_task()
-        return cls(task, loop, thread, _bosses.get(task) or _bosses.get(thread), wake)
+        """The code that is running now."""
+        thread, loop = threading.get_ident(), asyncio._get_running_loop()
+        task = asyncio.current_task() if loop is not None else None
+        return cls(thread, loop, task, waits, _bosses.get(task) or _bosses.get(thread), wake)
 
-    def waits_for_itself(self, holder: Caller) -> bool:
-        """Whether ``holder`` cannot go on while this caller waits, or who waits for it."""
-        if self.task is None:
-            same = self.thread == holder.thread
-        else:
-            same = self.task is holder.task or (
-                holder.task is None and self.thread == holder.thread and self.loop is not holder.loop
-            )
-        return same or (self.boss is not None and self.boss.waits_for_itself(holder))
+    def is_within(self, holder: Caller) -> bool:
+        """Whether the turn of ``holder`` stands still for this caller, or for who waits for it."""
+        same = self.task is holder.task or (holder.waits and self.loop is not holder.loop)
+        if same and self.thread == holder.thread:
+            return True
+        return self.boss is not None and self.boss.is_within(holder)
+
+    def holds_up(self, holder: Caller) -> bool:
+        """Whether the turn of ``holder`` cannot go on since this caller, or who waits for it, holds up its thread."""
+        if self.waits and self.thread == holder.thread:
+            return True
+        return self.boss is not None and self.boss.holds_up(holder)
 
 
 _bosses: dict[asyncio.Task[Any] | int | None, Caller] = {}
@@ -173,15 +178,25 @@ class TurnQueue:
             except RuntimeError:
                 pass  # its loop was closed while it waited: it will never come
 
+    def is_here(self) -> bool:
+        """Whether the code that is running now is within the turn under way."""
+        holder = self._holder
+        return holder is not None and Caller.here(waits=False).is_within(holder)
+
     def _enter(self, me: Caller) -> bool:
         with self._lock:
             if self._holder is None:
                 self._holder = me
                 return True
-            if me.waits_for_itself(self._holder):
+            if me.is_within(self._holder):
                 raise ConfigurationError(
                     "this context is in the middle of a turn: a tool, a callback or an unfinished stream of the same "
                     "turn cannot begin another; close the stream first, or use another context"
+                )
+            if me.holds_up(self._holder):
+                raise ConfigurationError(
+                    "this context is in the middle of a turn of another task, which cannot go on while this thread "
+                    "waits for it: await the verb that begins with an a (atalk, asave ...)"
                 )
             self._waiting.append(me)
             return False

@@ -6,7 +6,7 @@ done later and not mistaken for another writer's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -51,6 +51,8 @@ class StoreKeeper:
         self.record_in_flight = record_in_flight
         self.lease_seconds = lease_seconds
         self._noted: set[UUID] = set()
+        self._kept: set[UUID] = set()
+        """Those of them whose messages are in the state, also when their save had failed."""
         self._unanswered: Work | None = None
 
     def take(self, step: Step) -> None:
@@ -104,12 +106,14 @@ class StoreKeeper:
             yield from self._create(state, **origin)
             return
         changes = state.changes()
-        landed = tuple(self._noted)  # an earlier turn may be among them, whose save had failed
+        if step.turn.id in self._noted:
+            self._kept.add(step.turn.id)
+        landed = tuple(self._kept)
         if not (changes.appended or changes.retired or changes.head):
             if changes.usage or landed:
                 yield from job(repository.close, state.id, landed, entry_rows(changes.usage, state.owner))
                 state.pending_usage = []
-                self._noted.clear()
+                self._landed(landed)
             return
         work = self._unanswered = repository.prepare(state, landed=landed, lease_seconds=self.lease_seconds)
         try:
@@ -118,7 +122,7 @@ class StoreKeeper:
             self._unanswered = None
             yield from self._lost(step, error)
             raise
-        self._noted.clear()
+        self._landed(landed)
         self._written(state, work)
 
     def _create(self, state: State, **origin: Any) -> Flow[None]:
@@ -148,11 +152,15 @@ class StoreKeeper:
         rows = entry_rows(repository.lost(turn.usage), step.state.owner)
         try:
             yield from job(repository.close, step.state.id, landed, rows)
-            self._noted.discard(turn.id)
+            self._landed(landed)
         except CtxstoreError as second:
             error.add_note(
                 f"and what it paid for is not in the ledger ({second}); store.record_usage(error.turn) adds it"
             )
+
+    def _landed(self, turns: Iterable[UUID]) -> None:
+        self._noted.difference_update(turns)
+        self._kept.difference_update(turns)
 
     def _close(self, step: Step) -> Flow[None]:
         """A request gave no reply: its attempts go to the ledger, and after ``fail`` its prompt leaves the flight."""

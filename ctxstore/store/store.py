@@ -234,6 +234,8 @@ class Store(Verbs, Moving):
     def save(self, ctx: Context, on_conflict: Literal["raise", "append"] = "raise") -> None:
         """Write what is new in ``ctx``, and bind it to this store if it is bound to nothing. No change, no write.
 
+        It waits for a turn that is under way in another thread or task; a tool or a callback of the turn saves at once.
+
         With ``on_conflict="append"`` a lost race ends well: the context takes over what the other writer saved, and
         the turn that was lost and what else is unsaved here is put after it, whole.
 
@@ -244,11 +246,13 @@ class Store(Verbs, Moving):
             ContextNotFoundError: it was deleted.
             UnsupportedValueError: something in it has no form in JSON; nothing was written.
         """
-        self._runner.drive(self._save(ctx, on_conflict))
+        with ctx._alone():
+            self._runner.drive(self._save(ctx, on_conflict))
 
     async def asave(self, ctx: Context, on_conflict: Literal["raise", "append"] = "raise") -> None:
         """``save`` for asyncio."""
-        await self._runner.adrive(self._save(ctx, on_conflict))
+        async with ctx._aalone():
+            await self._runner.adrive(self._save(ctx, on_conflict))
 
     def _save(self, ctx: Context, on_conflict: str) -> Flow[None]:
         if on_conflict not in ("raise", "append"):
