@@ -25,10 +25,11 @@ from ..payload.upcasts import current
 from ..state import State
 from ..store import ledger
 from ..store.repository import projections, short
+from ..store.store import Store
 from ..store.types import MYSQL, JsonText, Uuid, name
 from ..usage import COUNTS, Turn
 from .keys import place_of
-from .options import Options, options_of
+from .options import options_of
 from .record import KEY, RecordKeeper, read, translated
 
 __all__ = ["COLUMNS", "TOKEN", "ColumnBinding", "identity_of", "name_record", "values_of"]
@@ -214,7 +215,7 @@ class ColumnBinding:
         count = len(ctx.state.messages)
         ctx.state.stands_on(list(range(count)), count, token or "")
         name_record(self.mapper, record, row, ctx.id)
-        return ColumnKeeper(self, record, row, ctx, options)
+        return ColumnKeeper(self, record, row, ctx, options.store)
 
     def write(self, connection: sa.Connection, record: Any) -> None:
         """The flush comes to ``record``: hold what is new in it to what it stands on."""
@@ -285,10 +286,9 @@ class ColumnKeeper(RecordKeeper):
     """Keeps a live context in a column of its row."""
 
     def __init__(
-        self, binding: ColumnBinding, record: Any, row: InstanceState[Any], ctx: Context, options: Options
+        self, binding: ColumnBinding, record: Any, row: InstanceState[Any], ctx: Context, store: Store | None
     ) -> None:
         self.binding = binding
-        self.options = options
         self.token: str = ctx.state.last_save or ""
         self.base: Any = self.token[:16]
         """What the database must hold for the flush to write: the beginning of its token, or the document itself."""
@@ -296,7 +296,7 @@ class ColumnKeeper(RecordKeeper):
         self._rows: list[dict[str, Any]] = []
         self._sent: list[dict[str, Any]] = []
         self._large = False
-        super().__init__(record, row, binding.data, ctx)
+        super().__init__(record, row, binding.data, ctx, store)
         token = row.attrs[TOKEN].history if binding.token is not None else None
         if token is not None and token.has_changes():  # the row came with a save that is not flushed yet
             self.base = self.token[16:]
@@ -325,7 +325,7 @@ class ColumnKeeper(RecordKeeper):
                 "HasContextLink keeps a context in ctxstore's tables, where a turn appends",
                 stacklevel=2,
             )
-        if self.options.store is not None:
+        if self.store is not None:
             self._rows += ledger.entry_rows(changes.usage, state.owner, changes.first_position, changes.appended)
         self.token = _next(self.base if binding.token is not None else "")
         self.turns.append(unsaved)
@@ -353,7 +353,7 @@ class ColumnKeeper(RecordKeeper):
         return f'{head[:-1]},"messages":[{",".join(text for _, text in texts)}]}}'
 
     def _failed(self, turn: Turn) -> None:
-        if self.options.store is not None:
+        if self.store is not None:
             self._rows += ledger.entry_rows(turn.usage, self.ctx.state.owner)
 
     def _write(self, connection: sa.Connection) -> None:

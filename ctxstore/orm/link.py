@@ -13,6 +13,7 @@ from ..context import Context
 from ..errors import ConfigurationError, ContextNotFoundError
 from ..payload.schema import Document
 from ..store import ledger, repository
+from ..store.store import Store
 from ..usage import Turn
 from .column import identity_of, name_record
 from .options import options_of
@@ -65,7 +66,7 @@ class LinkBinding:
             ctx = Context._from_document(options.provider, found.document, record=record, **options.context)
             ctx.state.owner = found.owner
             ctx.state.stands_on(found.positions, found.next_position, found.token)
-        return LinkKeeper(self, record, row, ctx)
+        return LinkKeeper(self, record, row, ctx, options.store)
 
     def write(self, connection: sa.Connection, record: Any) -> None:
         """The flush comes to ``record``: append what is new."""
@@ -88,12 +89,14 @@ class LinkBinding:
 class LinkKeeper(RecordKeeper):
     """Appends to ctxstore's tables in the flush of the host's row."""
 
-    def __init__(self, binding: LinkBinding, record: Any, row: InstanceState[Any], ctx: Context) -> None:
+    def __init__(
+        self, binding: LinkBinding, record: Any, row: InstanceState[Any], ctx: Context, store: Store | None
+    ) -> None:
         self.binding = binding
         self._entries: list[dict[str, Any]] = []
         self._last: UUID = ctx.id
         self._born = False
-        super().__init__(record, row, LINK, ctx)
+        super().__init__(record, row, LINK, ctx, store)
 
     def _same(self, held: Any, load: bool) -> bool:
         if held is None or held != self.ctx.id:

@@ -31,8 +31,9 @@ class _HasContext:
     def context_options(self) -> Mapping[str, Any]:
         """The host's: a mapping with ``provider`` and whatever else ``Context`` takes, with ``owner`` and ``store``.
 
-        ``store`` sends the usage to its ledger, in the host's transaction: it must be a store of the same database. The
-        host may give a mapping on the class instead, whose values are names on the record or functions of it.
+        ``store`` sends the usage to its ledger, in the host's transaction: it must be a store of the same database, and
+        the flush refuses another with a ConfigurationError. The host may give a mapping on the class instead, whose
+        values are names on the record or functions of it.
         """
         return {}
 

@@ -27,6 +27,7 @@ from ..context import Context
 from ..errors import ConfigurationError, ContextNotFoundError, CtxstoreError, StaleContextError
 from ..keeper import Step
 from ..store.failures import Patience, error_code
+from ..store.store import Store
 from ..usage import Turn
 
 __all__ = ["KEY", "RecordKeeper", "greenlet_needed", "read", "translated"]
@@ -44,8 +45,8 @@ _CONFLICTS = ("40001", "1020")
 class RecordKeeper:
     """Keeps the turns of ``ctx`` on ``record``; ``key`` is the attribute whose value says that it still does."""
 
-    def __init__(self, record: Any, row: InstanceState[Any], key: str, ctx: Context) -> None:
-        self.record, self.row, self.key, self.ctx = record, row, key, ctx
+    def __init__(self, record: Any, row: InstanceState[Any], key: str, ctx: Context, store: Store | None) -> None:
+        self.record, self.row, self.key, self.ctx, self.store = record, row, key, ctx, store
         self.value: Any = row.dict.get(key)
         """What the row's attribute holds as long as the live context is current."""
         self.written = True
@@ -160,12 +161,22 @@ class RecordKeeper:
         """Write what is to be written beside the row, on the connection of the flush."""
         try:
             with translated(self.turn()):
+                self._check_store(connection)
                 self._write(connection)
         except (StaleContextError, ContextNotFoundError):
             self.lose()
             raise
         self.written = True
         self._join(self.row.session)
+
+    def _check_store(self, connection: sa.Connection) -> None:
+        if self.store is not None and not self.store._runner.is_beside(connection):
+            model = type(self.record).__name__
+            raise ConfigurationError(
+                f"{model}.context_options gives {self.store!r}, which is of another database than this row; what it "
+                "used is written beside it, in its transaction: give a Store of the row's own database, or leave "
+                "'store' out"
+            )
 
     def _write(self, connection: sa.Connection) -> None:
         raise NotImplementedError

@@ -5,6 +5,7 @@ On an engine of the host's nothing is set and nothing is listened to.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 import uuid
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Synchronous",
     "async_engine",
+    "connected_to",
     "host_engine",
     "in_memory",
+    "names",
     "strict",
     "sync_engine",
     "transactional",
@@ -84,6 +87,23 @@ def in_memory(url: URL) -> bool:
     return url.get_backend_name() == "sqlite" and (
         url.database in (None, "", ":memory:") or url.query.get("mode") == "memory"
     )
+
+
+def names(url: URL) -> tuple[str | None, str | None]:
+    """The kind of database that ``url`` is of and what it is called there, as far as a URL tells."""
+    family, name = _FAMILIES.get(url.get_backend_name()), url.database
+    if family == "sqlite":
+        return family, None if in_memory(url) or str(name).startswith("file:") else os.path.realpath(str(name))
+    return "mysql" if family == "mariadb" else family, name.lower() if name else None
+
+
+def connected_to(c: sa.Connection) -> set[str]:
+    """What the database that ``c`` is connected to says that it is called; the files, when it is SQLite."""
+    if c.dialect.name == "sqlite":
+        files = c.exec_driver_sql("PRAGMA database_list").all()
+        return {os.path.realpath(file) for _, _, file in files if file}
+    query = "SELECT current_database()" if c.dialect.name == "postgresql" else "SELECT DATABASE()"
+    return {str(c.exec_driver_sql(query).scalar()).lower()}
 
 
 def transactional(engine: sa.Engine) -> dict[str, Any]:

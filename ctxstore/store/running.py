@@ -13,12 +13,14 @@ import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
+from sqlalchemy.pool import Pool
 
-from ..errors import ConfigurationError
-from .engines import Synchronous, async_engine, in_memory, sync_engine, transactional, url_of
+from ..errors import ConfigurationError, CtxstoreError
+from .engines import Synchronous, async_engine, connected_to, in_memory, names, sync_engine, transactional, url_of
 from .failures import Patience, is_foreign
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ class Runner:
         self._set_up: dict[str, Any] = {"synchronous": synchronous, "busy_timeout": busy_timeout}
         self._memory = False
         self._process = os.getpid()
+        self._beside: WeakSet[Pool] = WeakSet()
         if isinstance(database, sa.Engine):
             self._host = database.execution_options(preserve_rowcount=True, **transactional(database))
         elif isinstance(database, str | URL):
@@ -260,6 +263,46 @@ class Runner:
                     error = caught
         finally:
             flow.close()
+
+    def is_beside(self, c: sa.Connection) -> bool:
+        """Whether ``c`` writes into this database; True as well where nobody can tell.
+
+        Pools whose databases are called differently in their URLs are asked for the true names, once.
+        """
+        pool = c.engine.pool
+        if pool not in self._beside:
+            if not self._same(c):
+                return False
+            self._beside.add(pool)
+        return True
+
+    def _same(self, c: sa.Connection) -> bool:
+        known = [self._host or self._own, self._ahost, *(there.engine for there in self._aown.values())]
+        if any(engine is not None and engine.pool is c.engine.pool for engine in known):
+            return True
+        url = url_of(self._url) if self._url is not None else (self._host or self._ahost).url  # type: ignore[union-attr]
+        (kind, name), (other_kind, other_name) = names(url), names(c.engine.url)
+        if kind is None or other_kind is None:
+            return True
+        if kind != other_kind:
+            return False
+        if name is None:
+            return not (self._memory and url.database in (None, "", ":memory:"))  # which is this runner's alone
+        if name == other_name:
+            return True
+        own = {name} if kind == "sqlite" else self._true_names()
+        return own is None or not own.isdisjoint(connected_to(c))
+
+    def _true_names(self) -> set[str] | None:
+        """What the database says that it is called, None when it cannot be asked from here."""
+        from sqlalchemy.util.concurrency import await_only, in_greenlet  # loads greenlet
+
+        try:
+            if in_greenlet() and self._host is None:
+                return await_only(self.arun(connected_to))
+            return self.run(connected_to)
+        except CtxstoreError:
+            return None
 
     def close(self) -> None:
         """Close the connections of our own engines; a host's engine is left as it is."""
