@@ -67,12 +67,12 @@ class Moving:
         """Write conversations with their whole history and their ledger to ``file``, a line each (JSON Lines, UTF-8).
 
         Without ``owner`` and ``ids`` it is the whole database, with the ledger of deleted conversations; memory does
-        not grow with their number. A path is replaced when the export is whole; ``progress`` gets contexts done and
-        their total.
+        not grow with their number. A path is replaced when the export is whole, a new file is its owner's alone (mode
+        0600), a device or a pipe is written to as it is; ``progress`` gets contexts done and their total.
 
         Raises:
             ContextNotFoundError: one of ``ids`` is not there, or another owner's.
-            ConfigurationError: the file cannot be written.
+            ConfigurationError: the file cannot be written, or the disk is full.
         """
         with transfer.writing(file) as out:
             return self._runner.drive(transfer.export(out.write, owner, _ids(ids), progress))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -205,20 +206,39 @@ def _chosen(c: sa.Connection, ids: Sequence[UUID], owner: str | None) -> list[Li
 
 @contextmanager
 def writing(file: Target) -> Iterator[BinaryIO]:
-    """``file`` open for writing. A path has the whole export in the end or what it had before."""
-    if not isinstance(file, str | os.PathLike):
-        yield file
-        return
-    path = Path(file)
+    """``file`` open for writing. A path has the whole export in the end or what it had before; a link stays one, a
+    file keeps its mode and a new one is its owner's alone. What is no regular file (a device, a pipe) is written to as
+    it is.
+
+    Raises:
+        ConfigurationError: it cannot be written, or is full. That the reader of a pipe is gone stays a BrokenPipeError.
+    """
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+        if not isinstance(file, str | os.PathLike):
+            yield file
+            return
+        path = Path(file)
+        mode = path.stat().st_mode if path.exists() else None
+        with path.open("wb") if mode is not None and not stat.S_ISREG(mode) else _replacing(path, mode) as opened:
+            yield opened
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from error
+        what = file if isinstance(file, str | os.PathLike) else "the file"
+        raise ConfigurationError(f"{what} cannot be written: {error.strerror or error}") from error
+
+
+@contextmanager
+def _replacing(path: Path, mode: int | None) -> Iterator[BinaryIO]:
+    path = Path(os.path.realpath(path))
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as opened:
             yield opened
             opened.flush()
             os.fsync(opened.fileno())
+        if mode is not None:
+            Path(temporary).chmod(stat.S_IMODE(mode))
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -233,11 +253,11 @@ def reading(file: Target, again: bool) -> Iterator[BinaryIO]:
     """``file`` open for reading; with ``again`` it can be read from its beginning once more."""
     if isinstance(file, str | os.PathLike):
         try:
-            opened: Any = Path(file).open("rb")  # noqa: SIM115 -- closed below
+            opened = Path(file).open("rb")  # noqa: SIM115 -- closed below
         except OSError as error:
             raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
-        with opened:
-            yield opened
+        with opened, reading(opened, again) as found:
+            yield found
     elif not again or file.seekable():
         yield file
     else:

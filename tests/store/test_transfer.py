@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import io
 import json
+import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -191,6 +194,49 @@ def test_a_failed_export_leaves_the_file_from_before(origin: Store, tmp_path: Pa
     with pytest.raises(ZeroDivisionError):
         origin.export_to(path, progress=lambda *at: 1 // 0)
     assert path.read_text() == "before" and len([p for p in tmp_path.iterdir() if "jsonl" in p.name]) == 1
+
+
+def test_what_stands_at_the_path_stays_what_it_is(origin: Store, tmp_path: Path) -> None:
+    data = exported(origin)
+    (tmp_path / "real").touch(mode=0o600)
+    (tmp_path / "real").chmod(0o640)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "other").symlink_to("new")
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("link", "other"):
+        origin.export_to(tmp_path / name)
+        assert (tmp_path / name).is_symlink() and (tmp_path / name).read_bytes() == data
+    assert stat.S_IMODE((tmp_path / "real").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o600, "conversations are nobody else's"
+    with subprocess.Popen(["cat", tmp_path / "fifo"], stdout=subprocess.PIPE) as reader:
+        origin.export_to(tmp_path / "fifo")
+        assert reader.communicate()[0] == data
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        origin.export_to(tmp_path)
+
+
+def _full(*_: Any) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class _Full(io.BytesIO):
+    write = _full
+
+
+def test_a_full_disk_is_told(origin: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", _full)
+    for target in (tmp_path / "all.jsonl", _Full()):
+        with pytest.raises(ConfigurationError, match="No space left"):
+            origin.export_to(target)
+    assert not [p for p in tmp_path.iterdir() if "jsonl" in p.name]
+
+
+@pytest.mark.databases("sqlite")
+def test_an_atomic_import_from_a_pipe(origin: Store, store: Store, tmp_path: Path) -> None:
+    origin.export_to(tmp_path / "all.jsonl")
+    os.mkfifo(tmp_path / "fifo")
+    with subprocess.Popen(["cp", "--", tmp_path / "all.jsonl", tmp_path / "fifo"]):
+        assert store.import_from(tmp_path / "fifo", atomic=True).imported == 5
 
 
 def test_a_row_that_is_no_json_is_reported_and_the_others_are_exported(origin: Store, store: Store) -> None:
