@@ -61,9 +61,9 @@ class Line:
 
 def snapshot(c: sa.Connection) -> None:
     """See one state of the database until the end of the transaction, of which this is the first statement."""
-    if c.dialect.name == "postgresql":
+    if c.dialect.name != "sqlite":  # the server's own level, or the engine's, may be READ COMMITTED
         c.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    elif c.dialect.name == "sqlite":
+    else:
         c.exec_driver_sql("BEGIN")
 
 

@@ -108,6 +108,27 @@ def test_a_copy_is_equal(origin: Store, store: Store, atomic: bool) -> None:
     assert store.search("another way") and not store.search("nowhere")
 
 
+def test_a_line_is_one_state_at_any_isolation_level(store: Store, url: str) -> None:
+    """A turn that is saved between the head and the messages is in neither."""
+    ctx = store.create(ScriptedProvider(["one", "two", "three"]))
+    ctx.talk("a")
+    level = "SERIALIZABLE" if url.startswith("sqlite") else "READ COMMITTED"
+    host = sa.create_engine(url, isolation_level=level)
+    turns = ["b", "c"]  # under the export, and under the check
+
+    @sa.event.listens_for(host, "after_cursor_execute")
+    def head_was_read(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if "FROM ctxstore_contexts" in statement and "payload" in statement and turns:
+            ctx.talk(turns.pop())
+
+    reader = Store(host)
+    first = json.loads(exported(reader).splitlines()[0])
+    assert len(ctx.messages) == 4, "a turn was saved while the export ran"
+    assert len(first["messages"]) == first["context"]["next_position"] == 2
+    assert not reader.verify().findings and not turns
+    host.dispose()
+
+
 def test_the_same_file_twice_adds_nothing(origin: Store, store: Store) -> None:
     data = exported(origin)
     first = imported(store, data)
