@@ -207,8 +207,8 @@ def import_(
             console().print(said(note, "yellow"))
     if report.clashes or report.refused:
         raise StoreError(
-            f"{count(len(report.clashes))} conversations are here with another content, {count(len(report.refused))} "
-            "cannot be read; none of them was imported"
+            f"{count(len(report.clashes))} conversations or ledgers are here with another content and were left alone, "
+            f"{count(len(report.refused))} cannot be read"
         )
 
 

@@ -18,6 +18,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -34,7 +35,18 @@ from .repository import message_row
 from .tables import TOKEN_LENGTH, contexts, in_flight, messages, usage
 from .types import JsonText, UtcDateTime, Uuid
 
-__all__ = ["FORMAT", "Line", "Parcel", "end_line", "ledger_lines", "lines", "parcel", "snapshot"]
+__all__ = [
+    "FORMAT",
+    "Line",
+    "Parcel",
+    "deleted",
+    "end_line",
+    "ledger_lines",
+    "ledgers",
+    "lines",
+    "parcel",
+    "snapshot",
+]
 
 FORMAT = 1
 """The version of the lines' form; payloads in them have their own."""
@@ -72,6 +84,8 @@ def snapshot(c: sa.Connection) -> None:
 
 def lines(c: sa.Connection, ids: Sequence[UUID]) -> list[Line]:
     """The lines of these contexts, in the order of their ids; none for one that is not there."""
+    if not ids:
+        return []
     heads = c.execute(sa.select(*HEAD, contexts.c.payload).where(contexts.c.id.in_(ids)).order_by(contexts.c.id)).all()
     there = [row.id for row in heads]
     parts = [_rows(c, table, columns, there) for table, columns in _PARTS]
@@ -82,6 +96,8 @@ _PARTS: list[tuple[sa.Table, list[sa.Column[Any]]]] = [(messages, MESSAGE), (in_
 
 
 def _rows(c: sa.Connection, table: sa.Table, columns: list[Any], ids: Sequence[UUID]) -> dict[UUID, list[Any]]:
+    if not ids:
+        return {}
     key = table.c.context_id
     query = sa.select(key, *columns).where(key.in_(ids)).order_by(key, list(table.primary_key.columns)[1])
     found = c.execute(query).all()
@@ -128,15 +144,21 @@ def _same(text: str) -> str:
     return jsontext.dumps(jsontext.loads(text))
 
 
-def ledger_lines(c: sa.Connection, after: UUID | None, limit: int, owner: str | None) -> list[Line]:
-    """The ledger of contexts that are gone, in the order of their ids."""
-    gone = ~sa.exists().where(contexts.c.id == usage.c.context_id)
-    query = sa.select(usage.c.context_id).where(gone).group_by(usage.c.context_id)
+def deleted(c: sa.Connection, after: UUID | None, last: UUID | None, limit: int, owner: str | None) -> list[UUID]:
+    """The ids of contexts that are gone and in the ledger, in their order."""
+    key = usage.c.context_id
+    query = sa.select(key).where(~sa.exists().where(contexts.c.id == key)).group_by(key).order_by(key).limit(limit)
     if after is not None:
-        query = query.where(usage.c.context_id > after)
+        query = query.where(key > after)
+    if last is not None:
+        query = query.where(key < last)
     if owner is not None:
         query = query.where(usage.c.owner == owner)
-    ids = list(c.scalars(query.order_by(usage.c.context_id).limit(limit)))
+    return list(c.scalars(query))
+
+
+def ledger_lines(c: sa.Connection, ids: Sequence[UUID]) -> list[Line]:
+    """The lines of the ledgers of these contexts, which are gone."""
     out = []
     for context_id, rows in _rows(c, usage, USAGE, ids).items():
         try:
@@ -147,9 +169,21 @@ def ledger_lines(c: sa.Connection, after: UUID | None, limit: int, owner: str | 
     return out
 
 
-def end_line(of_contexts: int, ledgers: int) -> str:
+def ledgers(c: sa.Connection, ids: Sequence[UUID]) -> dict[UUID, dict[UUID, dict[str, Any]]]:
+    """The attempts in the ledger of each context by their ids, as ``Parcel.usage`` has them."""
+    texts = [column.name for column in USAGE if isinstance(column.type, JsonText)]
+    out: dict[UUID, dict[UUID, dict[str, Any]]] = {}
+    for context_id, rows in _rows(c, usage, USAGE, ids).items():
+        out[context_id] = {row.id: dict(row._mapping) for row in rows}
+        for row in out[context_id].values():
+            with suppress(PayloadError):  # what is no JSON is equal to nothing that comes
+                row |= {name: _same(row[name]) for name in texts if row[name] is not None}
+    return out
+
+
+def end_line(of_contexts: int, of_ledgers: int) -> str:
     """The line that says that an export is whole."""
-    return f'{{"ctxstore_export":{FORMAT},"end":{{"contexts":{of_contexts},"ledgers":{ledgers}}}}}'
+    return f'{{"ctxstore_export":{FORMAT},"end":{{"contexts":{of_contexts},"ledgers":{of_ledgers}}}}}'
 
 
 # -- in
@@ -167,8 +201,9 @@ class Parcel:
     usage: list[dict[str, Any]] = field(default_factory=list)
 
 
-def parcel(content: Mapping[str, Any], line: bytes) -> Parcel | int:
-    """What ``content``, which ``line`` was parsed to, brings; the number of contexts when it ends an export.
+def parcel(content: Mapping[str, Any], line: bytes) -> Parcel | tuple[int, int]:
+    """What ``content``, which ``line`` was parsed to, brings; the numbers of contexts and ledgers when it ends an
+    export.
 
     Raises:
         PayloadError: it is no line of an export, was changed, or holds what cannot be read.
@@ -176,11 +211,11 @@ def parcel(content: Mapping[str, Any], line: bytes) -> Parcel | int:
     if content.get("ctxstore_export") != FORMAT or type(content["ctxstore_export"]) is bool:
         raise PayloadError(f"it is in the form {content.get('ctxstore_export')!r}; only {FORMAT} can be read")
     if "end" in content:
-        end = content["end"]
-        number = end.get("contexts") if isinstance(end, dict) else None
-        if type(number) is not int:
-            raise PayloadError("end: must say how many contexts there were")
-        return number
+        end = content["end"] if isinstance(content["end"], dict) else {}
+        of_contexts, of_ledgers = end.get("contexts"), end.get("ledgers")
+        if type(of_contexts) is int and type(of_ledgers) is int:
+            return of_contexts, of_ledgers
+        raise PayloadError("end: must say how many contexts and ledgers there were")
     sealed = _HASH.search(line)
     if sealed is None or hashlib.sha256(line[: sealed.start()].lstrip()).hexdigest() != sealed[1].decode():
         raise PayloadError("its hash does not fit: it was changed or damaged since it was exported")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from .. import clock
-from . import bulk, transfer, verify
+from . import bulk, targets, transfer, verify
 from .bulk import Migration, Progress
 from .rows import own_targets
 from .running import Runner
-from .transfer import Export, Import, Target
+from .targets import Target
+from .transfer import Export, Import
 from .verify import Verification
 
 __all__ = ["Moving"]
@@ -74,7 +75,7 @@ class Moving:
             ContextNotFoundError: one of ``ids`` is not there, or another owner's.
             ConfigurationError: the file cannot be written, or the disk is full.
         """
-        with transfer.writing(file) as out:
+        with targets.writing(file) as out:
             return self._runner.drive(transfer.export(out.write, owner, _ids(ids), progress))
 
     async def aexport_to(
@@ -86,7 +87,7 @@ class Moving:
         progress: Progress | None = None,
     ) -> Export:
         """``export_to`` for asyncio; the file itself is written as it is."""
-        with transfer.writing(file) as out:
+        with targets.writing(file) as out:
             return await self._runner.adrive(transfer.export(out.write, owner, _ids(ids), progress))
 
     def import_from(
@@ -107,7 +108,7 @@ class Moving:
             TransferError: a line (``.line``) cannot be read; what came before it is imported, but with ``atomic`` not.
             ConfigurationError: the file cannot be read.
         """
-        with transfer.reading(file, atomic) as opened:
+        with targets.reading(file, atomic) as opened:
             return self._runner.drive(transfer.import_(opened, owner, atomic, max_line, progress))
 
     async def aimport_from(
@@ -120,7 +121,7 @@ class Moving:
         progress: Callable[[int], object] | None = None,
     ) -> Import:
         """``import_from`` for asyncio; the file itself is read as it is."""
-        with transfer.reading(file, atomic) as opened:
+        with targets.reading(file, atomic) as opened:
             return await self._runner.adrive(transfer.import_(opened, owner, atomic, max_line, progress))
 
     # -- verifying

@@ -6,41 +6,33 @@ hash is a clash, which is reported and not merged. So the same file may be impor
 
 from __future__ import annotations
 
-import os
-import shutil
-import stat
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from operator import attrgetter
+from typing import Any, BinaryIO
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from .. import clock, jsontext
-from ..errors import ConfigurationError, ContextNotFoundError, CtxstoreError, PayloadError, StoreError, TransferError
+from ..errors import ContextNotFoundError, CtxstoreError, PayloadError, StoreError, TransferError
 from ..payload import codec
-from . import editing, ledger, repository
+from . import editing, repository
 from .bulk import Progress, Refusal
-from .lines import Line, Parcel, end_line, ledger_lines, lines, parcel, snapshot
+from .lines import Line, Parcel, deleted, end_line, ledger_lines, ledgers, lines, parcel, snapshot
 from .repository import not_found
 from .running import Flow, job
-from .tables import contexts, in_flight, messages
+from .tables import contexts, in_flight, messages, usage
 from .types import check_owner
 
 __all__ = [
     "MAX_LINE",
     "Export",
     "Import",
-    "Target",
     "all_lines",
     "export",
     "import_",
     "import_one",
-    "reading",
-    "writing",
 ]
 
 MAX_LINE = 256_000_000
@@ -50,8 +42,6 @@ HEADS, ROWS = 100, 5_000
 """Contexts and messages that are read in one transaction, at most, but always one context whole."""
 PARCELS, BYTES = 100, 8_000_000
 """Lines and bytes that are written in one transaction, at most."""
-
-Target: TypeAlias = str | os.PathLike[str] | BinaryIO
 
 
 @dataclass(slots=True)
@@ -79,9 +69,9 @@ class Export:
 
 @dataclass(slots=True)
 class Import:
-    """What came of it: ``imported`` conversations are new here, those in ``there`` were here and equal, those in
-    ``clashes`` are here with another content and were left alone; ``refused`` could not be read where they came from,
-    and ``notes`` say what had no place. ``attempts`` are new rows of the ledger."""
+    """What came of it: ``imported`` conversations are new here, those in ``there`` were here and equal; ``clashes`` are
+    here with another content and were left alone, conversations or attempts of theirs in the ledger. ``refused`` could
+    not be read where they came from, and ``notes`` say what had no place. ``attempts`` are new rows of the ledger."""
 
     imported: int = 0
     there: int = 0
@@ -90,6 +80,11 @@ class Import:
     refused: list[Refusal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def done(self) -> int:
+        """The conversations that were read."""
+        return self.imported + self.there + sum(r.table == contexts.name for r in self.clashes)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as plain values."""
@@ -158,7 +153,8 @@ def _count(c: sa.Connection, owner: str | None) -> int:
 
 
 def all_lines(owner: str | None = None, ids: Sequence[UUID] | None = None) -> Generator[Any, Any, None]:
-    """A flow that also yields lists of ``Line``, contexts first, in the order of their ids."""
+    """A flow that also yields lists of ``Line``, in the order of their ids: contexts, and the ledgers of deleted ones
+    among them. Each id is looked at in one transaction, so one that is deleted meanwhile is not there twice."""
     if ids is not None:
         for first in range(0, len(ids), HEADS):
             wanted = ids[first : first + HEADS]
@@ -166,18 +162,12 @@ def all_lines(owner: str | None = None, ids: Sequence[UUID] | None = None) -> Ge
             yield found
         return
     after: UUID | None = None
-    while True:
-        found, after = yield from job(_page, after, owner)
-        if not found:
-            break
+    while found := (yield from job(_page, after, owner)):
         yield found
-    after = None
-    while found := (yield from job(ledger_lines, after, HEADS, owner)):
         after = found[-1].id
-        yield found
 
 
-def _page(c: sa.Connection, after: UUID | None, owner: str | None) -> tuple[list[Line], UUID | None]:
+def _page(c: sa.Connection, after: UUID | None, owner: str | None) -> list[Line]:
     snapshot(c)
     query = sa.select(contexts.c.id, contexts.c.next_position).order_by(contexts.c.id).limit(HEADS)
     if after is not None:
@@ -191,7 +181,10 @@ def _page(c: sa.Connection, after: UUID | None, owner: str | None) -> tuple[list
         if ids and rows > ROWS:
             break
         ids.append(identity)
-    return (lines(c, ids), ids[-1]) if ids else ([], after)
+    gone = deleted(c, after, ids[-1] if ids else None, HEADS, owner)
+    if len(gone) == HEADS:  # there may be more of them before the last context
+        ids = [identity for identity in ids if identity < gone[-1]]
+    return sorted(lines(c, ids) + ledger_lines(c, gone), key=attrgetter("id"))
 
 
 def _chosen(c: sa.Connection, ids: Sequence[UUID], owner: str | None) -> list[Line]:
@@ -204,67 +197,7 @@ def _chosen(c: sa.Connection, ids: Sequence[UUID], owner: str | None) -> list[Li
     return lines(c, ids)
 
 
-@contextmanager
-def writing(file: Target) -> Iterator[BinaryIO]:
-    """``file`` open for writing. A path has the whole export in the end or what it had before; a link stays one, a
-    file keeps its mode and a new one is its owner's alone. What is no regular file (a device, a pipe) is written to as
-    it is.
-
-    Raises:
-        ConfigurationError: it cannot be written, or is full. That the reader of a pipe is gone stays a BrokenPipeError.
-    """
-    try:
-        if not isinstance(file, str | os.PathLike):
-            yield file
-            return
-        path = Path(file)
-        mode = path.stat().st_mode if path.exists() else None
-        with path.open("wb") if mode is not None and not stat.S_ISREG(mode) else _replacing(path, mode) as opened:
-            yield opened
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        what = file if isinstance(file, str | os.PathLike) else "the file"
-        raise ConfigurationError(f"{what} cannot be written: {error.strerror or error}") from error
-
-
-@contextmanager
-def _replacing(path: Path, mode: int | None) -> Iterator[BinaryIO]:
-    path = Path(os.path.realpath(path))
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
-            yield opened
-            opened.flush()
-            os.fsync(opened.fileno())
-        if mode is not None:
-            Path(temporary).chmod(stat.S_IMODE(mode))
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 # -- in
-
-
-@contextmanager
-def reading(file: Target, again: bool) -> Iterator[BinaryIO]:
-    """``file`` open for reading; with ``again`` it can be read from its beginning once more."""
-    if isinstance(file, str | os.PathLike):
-        try:
-            opened = Path(file).open("rb")  # noqa: SIM115 -- closed below
-        except OSError as error:
-            raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from error
-        with opened, reading(opened, again) as found:
-            yield found
-    elif not again or file.seekable():
-        yield file
-    else:
-        with tempfile.TemporaryFile() as copy:
-            shutil.copyfileobj(file, copy)
-            copy.seek(0)
-            yield copy
 
 
 def import_(
@@ -299,7 +232,7 @@ def import_(
                 added: Import = yield from job(_write, batch)
                 _add(report, added)
                 if progress is not None:
-                    progress(report.imported + report.there + len(report.clashes))
+                    progress(report.done)
             if broken is not None:
                 raise _told(broken, report) from broken
             if not batch:
@@ -309,7 +242,7 @@ def import_(
 
 
 def _told(error: TransferError, report: Import) -> TransferError:
-    done = report.imported + report.there + len(report.clashes)
+    done = report.done
     if not done:
         rest = "nothing was imported"
     else:
@@ -346,7 +279,7 @@ def _all(
             _add(report, _write(c, batch))
             batch = []
             if progress is not None:
-                progress(report.imported + report.there + len(report.clashes))
+                progress(report.done)
         _add(report, _write(c, batch))
     except TransferError as error:
         raise TransferError(f"{error}; nothing was imported", line=error.line) from error
@@ -366,30 +299,31 @@ class _Item:
 def _batches(file: BinaryIO, owner: str | None, max_line: int) -> Iterator[_Item | None]:
     """The lines of ``file``; None where a batch ends."""
     count, size, number = 0, 0, 0
-    open_since: int | None = None  # the number of contexts in an export whose last line is still to come
+    found: list[int] | None = None  # contexts and ledgers in an export whose last line is still to come
     for number, line in _lines(file, max_line):
         try:
             item = _item(number, line, owner)
         except CtxstoreError as error:
             cut = "" if line.endswith(b"\n") else ", which has no end: the file was cut here"
             raise TransferError(f"line {number}{cut}: {error}", line=number) from error
-        if isinstance(item, int):
-            if item != open_since and not (item == 0 and open_since is None):
-                raise TransferError(
-                    f"line {number} says that the export had {item} conversations, there are {open_since or 0}: lines "
-                    "are missing",
-                    line=number,
-                )
-            open_since = None
+        if isinstance(item, tuple):
+            for said, seen, what in zip(item, found or (0, 0), ("conversations", "ledgers"), strict=True):
+                if said != seen:
+                    raise TransferError(
+                        f"line {number} says that the export had {said} {what}, there are {seen}: lines are missing",
+                        line=number,
+                    )
+            found = None
             continue
         if item.parcel is not None:
-            open_since = (open_since or 0) + (item.parcel.head is not None)
+            found = found or [0, 0]
+            found[item.parcel.head is None] += 1
         yield item
         count, size = count + 1, size + len(line)
         if count >= PARCELS or size >= BYTES:
             yield None
             count = size = 0
-    if open_since is not None:
+    if found is not None:
         raise TransferError(
             f"the file ends with line {number}, and the line that ends an export is not there: it was cut", line=number
         )
@@ -421,7 +355,7 @@ def _lines(file: BinaryIO, max_line: int) -> Iterator[tuple[int, bytes]]:
         yield number, line
 
 
-def _item(number: int, line: bytes, owner: str | None) -> _Item | int:
+def _item(number: int, line: bytes, owner: str | None) -> _Item | tuple[int, int]:
     try:
         line.decode()
     except UnicodeDecodeError as error:
@@ -429,7 +363,7 @@ def _item(number: int, line: bytes, owner: str | None) -> _Item | int:
     content: Any = jsontext.loads(line)
     if isinstance(content, dict) and "ctxstore_export" in content:
         found = parcel(content, line)
-        return found if isinstance(found, int) else _Item(number, found, None, None)
+        return found if isinstance(found, tuple) else _Item(number, found, None, None)
     if isinstance(content, dict) and "schema_version" in content:
         return _Item(number, None, repository.prepare(editing.imported(line, owner)), owner)
     raise PayloadError("it is no line of an export (ctxstore_export) and no saved context (schema_version)")
@@ -447,30 +381,46 @@ def _write(c: sa.Connection, batch: Sequence[_Item]) -> Import:
     """Write what is not there."""
     report = Import()
     parcels = [item.parcel for item in batch if item.parcel is not None]
-    here = {line.id: line.hash for line in lines(c, [p.id for p in parcels if p.head is not None])} if parcels else {}
-    new: list[Parcel] = []
+    here = {line.id: line.hash for line in lines(c, [p.id for p in parcels if p.head is not None])}
+    new: list[tuple[int, Parcel]] = []
     for item in batch:
         p = item.parcel
         if p is None:
             _payload(c, item, report)
         elif p.head is None:
-            new.append(p)
+            new.append((item.line, p))
         elif p.id not in here:
             here[p.id] = p.hash
             report.imported += 1
-            new.append(p)
+            new.append((item.line, p))
         elif here[p.id] == p.hash:
             report.there += 1
         else:
             reason = f"line {item.line}: the store has a context with this id and another content"
             report.clashes.append(Refusal(contexts.name, p.id, reason))
-    _insert(c, contexts, [p.head for p in new if p.head is not None])
-    _insert(c, messages, [row for p in new for row in p.messages])
-    _insert(c, in_flight, [row for p in new for row in p.in_flight])
-    attempts = [row for p in new for row in p.usage]
-    if attempts:
-        report.attempts += ledger.record(c, attempts)
+    _insert(c, contexts, [p.head for _, p in new if p.head is not None])
+    _insert(c, messages, [row for _, p in new for row in p.messages])
+    _insert(c, in_flight, [row for _, p in new for row in p.in_flight])
+    _insert(c, usage, _attempts(c, new, report))
     return report
+
+
+def _attempts(c: sa.Connection, new: Sequence[tuple[int, Parcel]], report: Import) -> list[dict[str, Any]]:
+    """The attempts that are not in the ledger yet; what is there with another content is reported and stays."""
+    there = ledgers(c, [p.id for _, p in new])
+    out = []
+    for line, p in new:
+        known, other = there.setdefault(p.id, {}), 0
+        for row in p.usage:
+            if row["id"] not in known:
+                known[row["id"]] = row
+                out.append(row)
+            other += known[row["id"]] != row
+        if other:
+            reason = f"line {line}: the ledger has {other} attempts of this context with another content"
+            report.clashes.append(Refusal(usage.name, p.id, reason))
+    report.attempts += len(out)
+    return out
 
 
 def _insert(c: sa.Connection, table: sa.Table, rows: Sequence[dict[str, Any]]) -> None:

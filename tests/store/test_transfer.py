@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import hashlib
 import io
 import json
 import os
@@ -12,74 +11,18 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
 
 from ctxstore import Context, Store
-from ctxstore.errors import ConfigurationError, ContextNotFoundError, TransferError
+from ctxstore.errors import ConfigurationError, ContextNotFoundError
 from ctxstore.testing import ScriptedProvider
 
-OLD = sorted((Path(__file__).parent.parent / "data" / "llmrb-v1").glob("*.json"))
-PRICES = {"scripted-1": {"input": 3, "output": 15}}
-ODD = "NUL \x00 half \ud83d pair \u2028 \N{SNOWMAN} 'quote' \\ end"
-
-
-@pytest.fixture
-def origin(_template: Path, tmp_path: Path) -> Iterator[Store]:
-    """A SQLite store with all that a conversation can have."""
-    path = tmp_path / "origin.db"
-    shutil.copyfile(_template, path)
-    with Store(f"sqlite:///{path}") as store:
-        fill(store)
-        yield store
-
-
-def fill(store: Store) -> None:
-    usage = {"input_tokens": 100, "output_tokens": 10, "cache_read_tokens": 50}
-    llm = ScriptedProvider(
-        [{"text": f"a{i}", "usage": usage, "reasoning": "hm"} for i in range(5)]
-        + [ValueError("boom"), KeyboardInterrupt()],
-        prices=PRICES,
-    )
-    ctx = store.create(
-        llm, owner="team-7", metadata={"odd": ODD, "big": 2**70, "zero": -0.0, "none": None, "empty": ""}
-    )
-    for text in (ODD, "b", "c"):
-        ctx.talk(text)
-    ctx.rewind(to=1)
-    ctx.talk("another way")
-    ctx.talk("w")
-    with pytest.raises(ValueError, match="boom"):
-        ctx.talk("x")
-    with pytest.raises(KeyboardInterrupt):
-        ctx.talk("in flight")
-    call = {"tool_calls": [{"id": "c1", "name": "t", "arguments": '{"a": 1.10, "cut'}]}
-    other = store.create(ScriptedProvider([call, "done"]))
-    other.talk("call")
-    other.tool("c1", {"deep": [None, 2**70, {"": ODD}]})
-    other.talk(other.pending_calls and "" or "go on")
-    store.archive(other.id)
-    store.fork(ctx.id)
-    gone = store.create(ScriptedProvider([{"text": "x", "usage": usage}], prices=PRICES), owner="team-8")
-    gone.talk("soon deleted")
-    store.delete(gone.id)
-    store.import_payload(OLD[-1].read_text(encoding="utf-8"), owner="team-9")
-    store.create(ScriptedProvider([]))
-
-
-def exported(store: Store, **options: Any) -> bytes:
-    file = io.BytesIO()
-    store.export_to(file, **options)
-    return file.getvalue()
-
-
-def imported(store: Store, data: bytes, **options: Any) -> Any:
-    return store.import_from(io.BytesIO(data), **options)
-
+from .transfers import ODD, OLD, PEAK, PRICES, exported, imported, resealed
 
 # -- there and back
 
@@ -273,6 +216,57 @@ def test_a_row_that_is_no_json_is_reported_and_the_others_are_exported(origin: S
     assert imported(store, file.getvalue()).imported == 4
 
 
+def _no_contexts(origin: Store) -> bytes:
+    return exported(origin, owner="team-8")
+
+
+def test_a_context_deleted_while_the_export_runs_is_in_it_once(
+    origin: Store, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ctxstore.store.transfer.HEADS", 2)
+    going = [row.id for row in origin.list(archived=None)]
+
+    def delete(*_: Any) -> None:
+        if going:
+            origin.delete(going.pop())
+
+    file = io.BytesIO()
+    report = origin.export_to(file, progress=delete)
+    found = [json.loads(line) for line in file.getvalue().splitlines()[:-1]]
+    ids = [line["context"]["id"] if "context" in line else line["ledger"] for line in found]
+    assert ids == sorted({*ids}) and report.contexts + report.ledgers == len(ids)
+    assert imported(store, file.getvalue()).imported == report.contexts
+    assert exported(store) == file.getvalue()
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+def test_one_ledger_in_two_exports(origin: Store, store: Store, atomic: bool) -> None:
+    data = _no_contexts(origin)
+    assert imported(store, data + data, atomic=atomic).attempts == 1
+    both = exported(origin, ids=[origin.list(owner="team-9")[0].id]) + data
+    assert imported(store, both + both, atomic=atomic).there == 1
+
+
+def test_an_attempt_with_another_content_is_a_clash(origin: Store, store: Store) -> None:
+    """Be its context gone in both, or only here."""
+    data = _no_contexts(origin)
+    changed = resealed(data, lambda line: line["usage"][0].update(input_tokens=9))
+    report = imported(store, data + changed)
+    assert report.attempts == 1 and "line 3" in report.clashes[0].reason and "ledger" in report.clashes[0].reason
+    assert [(r.table, r.key) for r in imported(store, changed).clashes] == [
+        ("ctxstore_usage", UUID(json.loads(data.splitlines()[0])["ledger"]))
+    ]
+    assert exported(store) == data
+    row = next(r for r in origin.list(owner="team-7") if origin.in_flight(r.id))
+    one = exported(origin, ids=[row.id])
+    imported(store, one)
+    store.delete(row.id)
+    back = imported(store, resealed(one, lambda line: line["usage"][0].update(latency_ms=12_345)))
+    assert (back.imported, back.attempts, [r.key for r in back.clashes]) == (1, 0, [row.id])
+    store.delete(row.id)
+    assert imported(store, one).clashes == [], "as it was: what is there is equal"
+
+
 # -- payloads
 
 
@@ -289,138 +283,6 @@ def test_payloads_one_a_line(store: Store) -> None:
     assert [len(r.clashes) for r in [imported(store, data, owner="another")]] == [len(lines)]
     assert store.load(ctx.id, ScriptedProvider([])).messages[-1].text == "one"
     assert store.usage(owner="moved") == [] and store.usage(owner="moved", include_imported=True)
-
-
-# -- bad files
-
-
-def line_of(data: bytes, number: int) -> bytes:
-    return data.splitlines(keepends=True)[number - 1]
-
-
-def _cut_in_a_line(data: bytes) -> tuple[bytes, int, str]:
-    return data[: len(line_of(data, 1)) + 500], 2, "cut"
-
-
-def _cut_between(data: bytes) -> tuple[bytes, int, str]:
-    return b"".join(data.splitlines(keepends=True)[:3]), 3, "cut"
-
-
-def _line_missing(data: bytes) -> tuple[bytes, int, str]:
-    lines = data.splitlines(keepends=True)
-    return b"".join(lines[:2] + lines[3:]), 6, "missing"
-
-
-def _changed(data: bytes) -> tuple[bytes, int, str]:
-    lines = data.splitlines(keepends=True)
-    return lines[0] + lines[1].replace(b'"role"', b'"rolf"', 1) + b"".join(lines[2:]), 2, "hash"
-
-
-def _other_encoding(data: bytes) -> tuple[bytes, int, str]:
-    lines = data.splitlines(keepends=True)
-    return lines[0] + b'{"ctxstore_export":1,"x":"\xe4\xf6"}\n', 2, "UTF-8"
-
-
-def _sixteen(data: bytes) -> tuple[bytes, int, str]:
-    return data.decode().encode("utf-16"), 1, "UTF-16"
-
-
-def _no_export(data: bytes) -> tuple[bytes, int, str]:
-    return b"id,owner\n1,team-7\n", 1, "no line of an export"
-
-
-def _other_json(data: bytes) -> tuple[bytes, int, str]:
-    return line_of(data, 1) + b'{"a": 1}\n', 2, "no saved context"
-
-
-def _newer_form(data: bytes) -> tuple[bytes, int, str]:
-    return line_of(data, 1) + b'{"ctxstore_export":2}\n', 2, "only 1 can be read"
-
-
-def _newer_payload(data: bytes) -> tuple[bytes, int, str]:
-    return line_of(data, 1) + b'{"schema_version":99}\n', 2, "newer"
-
-
-def _sealed_nonsense(data: bytes) -> tuple[bytes, int, str]:
-    body = line_of(data, 2).rsplit(b',"hash":', 1)[0].replace(b'"revision":', b'"revision":"x","was":', 1)
-    seal = hashlib.sha256(body).hexdigest().encode()
-    return line_of(data, 1) + body + b',"hash":"' + seal + b'"}\n', 2, "column"
-
-
-def _empty(data: bytes) -> tuple[bytes, int, str]:
-    return b"", 0, "empty"
-
-
-BAD = [
-    _cut_in_a_line,
-    _cut_between,
-    _line_missing,
-    _changed,
-    _other_encoding,
-    _sixteen,
-    _no_export,
-    _other_json,
-    _newer_form,
-    _newer_payload,
-    _sealed_nonsense,
-    _empty,
-]
-
-
-@pytest.mark.parametrize("spoil", BAD)
-def test_a_bad_file_names_its_line(
-    origin: Store, store: Store, spoil: Callable[[bytes], tuple[bytes, int, str]]
-) -> None:
-    data, number, word = spoil(exported(origin))
-    with pytest.raises(TransferError, match=word) as caught:
-        imported(store, data, atomic=True)
-    assert caught.value.line == number and "nothing was imported" in str(caught.value)
-    assert store.list(archived=None) == [], "all or nothing, as told"
-    with pytest.raises(TransferError, match=word) as caught:
-        imported(store, data)
-    assert caught.value.line == number and (number == 0 or f"line {number}" in str(caught.value))
-    assert caught.value.imported == len(store.list(archived=None)), "what came before is there, as told"
-    good = exported(origin)
-    assert imported(store, good).imported == 5 - caught.value.imported
-    assert exported(store) == good
-
-
-@pytest.mark.databases("sqlite")
-def test_a_line_that_is_too_long(origin: Store, store: Store) -> None:
-    data = exported(origin)
-    with pytest.raises(TransferError, match="longer than") as caught:
-        imported(store, data, max_line=1_000)
-    assert caught.value.line == 1
-    long = line_of(data, 1) + b'{"ctxstore_export":1,"x":"' + b"x" * 3_000_000
-    with pytest.raises(TransferError, match="line 2 is longer than 1,000,000 bytes"):
-        imported(store, long, max_line=1_000_000)
-
-
-_PEAK = """
-def peak():  # getrusage would tell the peak of the process that started this one, where that was higher
-    with open("/proc/self/status") as file:
-        return int(next(line for line in file if line.startswith("VmHWM")).split()[1])
-"""
-
-
-@pytest.mark.databases("sqlite")
-def test_a_line_of_a_gigabyte_is_not_taken_into_memory(url: str, tmp_path: Path) -> None:
-    """What does not begin as it must is refused before it is read to its end."""
-    path = tmp_path / "large"
-    with path.open("wb") as file:
-        file.write(b"x")
-        file.truncate(10**9)
-    code = (
-        "import sys; from ctxstore import Store; from ctxstore.errors import TransferError\n"
-        "s = Store(sys.argv[1]); base = peak()\n"
-        "try: s.import_from(sys.argv[2])\n"
-        "except TransferError as e: print(e.line, peak() - base)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", _PEAK + code, url, str(path)], check=True, capture_output=True, text=True
-    )
-    line, kilobytes = map(int, done.stdout.split())
-    assert line == 1 and kilobytes < 60_000
 
 
 def test_two_exports_after_one_another(origin: Store, store: Store) -> None:
@@ -448,6 +310,8 @@ _MANY = """
 import sys, time
 from ctxstore import Store
 from ctxstore.testing import ScriptedProvider
+
+from .transfers import ODD, OLD, PEAK, PRICES, exported, imported, resealed
 source, target, file = (sys.argv[1], sys.argv[2], sys.argv[3])
 step = sys.argv[4]
 base = peak()
@@ -486,7 +350,7 @@ def test_ten_thousand_conversations(
             command = [
                 sys.executable,
                 "-c",
-                _PEAK + _MANY,
+                PEAK + _MANY,
                 f"sqlite:///{path}",
                 url,
                 str(tmp_path / "many.jsonl"),
