@@ -20,6 +20,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -29,11 +30,15 @@ import sqlalchemy as sa
 
 from .. import clock, jsontext
 from ..errors import CtxstoreError, PayloadError
+from ..messages import Message
 from ..payload import codec
+from ..payload.checks import check_numbers, check_time, kind
+from ..payload.schema import MESSAGE_DEPTH, Document
+from ..state import State
 from .keeping import flight_messages
-from .repository import message_row
+from .repository import derived, message_row
 from .tables import TOKEN_LENGTH, contexts, in_flight, messages, usage
-from .types import JsonText, UtcDateTime, Uuid
+from .types import JsonText, UtcDateTime, Uuid, check_owner, plain
 
 __all__ = [
     "FORMAT",
@@ -55,6 +60,9 @@ HEAD = [c for c in contexts.c if c.name not in ("payload", "last_save", "locked_
 MESSAGE = [messages.c[n] for n in ("position", "schema_version", "id", "retired_at_revision", "created_at", "payload")]
 FLIGHT = [c for c in in_flight.c if c.name != "context_id"]
 USAGE = [c for c in usage.c if c.name != "context_id"]
+
+_DOCUMENT = MESSAGE_DEPTH - 2
+_DEPTHS = {messages.name: MESSAGE_DEPTH, in_flight.name: _DOCUMENT}
 
 _HASH = re.compile(rb',"hash":"([0-9a-f]{64})"\}\s*\Z')
 
@@ -105,15 +113,34 @@ def _rows(c: sa.Connection, table: sa.Table, columns: list[Any], ids: Sequence[U
 
 
 def _line(head: Any, of_messages: list[Any], flights: list[Any], attempts: list[Any]) -> Line:
+    counts = len(of_messages), len(attempts)
     try:
-        text = (
-            f'{{"ctxstore_export":{FORMAT},"context":{_object(HEAD, head)},"payload":{_same(head.payload)},'
-            f'"messages":{_objects(MESSAGE, of_messages)},"in_flight":{_objects(FLIGHT, flights)},'
-            f'"usage":{_objects(USAGE, attempts)}'
-        )
+        text, digest = _sealed(_text(head._mapping, of_messages, flights, attempts))
     except PayloadError as error:
-        return Line(head.id, None, None, len(of_messages), len(attempts), str(error))
-    return Line(head.id, *_sealed(text), len(of_messages), len(attempts))
+        return Line(head.id, None, None, *counts, str(error))
+    try:
+        _check_places(head.next_position, head.revision, [(r.position, r.retired_at_revision) for r in of_messages])
+    except PayloadError as error:
+        return Line(head.id, None, digest, *counts, str(error))
+    return Line(head.id, text, digest, *counts)
+
+
+def _text(head: Mapping[str, Any], of_messages: list[Any], flights: list[Any], attempts: list[Any]) -> str:
+    return (
+        f'{{"ctxstore_export":{FORMAT},"context":{_object(HEAD, head)},"payload":{_same(head["payload"])},'
+        f'"messages":{_objects(MESSAGE, of_messages)},"in_flight":{_objects(FLIGHT, flights)},'
+        f'"usage":{_objects(USAGE, attempts)}'
+    )
+
+
+def _check_places(end: int, revision: int, rows: Sequence[tuple[int, int | None]]) -> None:
+    """Refuse messages that do not stand one after the other, or that left at a revision which never was."""
+    positions = [position for position, _ in rows]
+    if end != len(rows) or positions != list(range(end)):
+        raise PayloadError(f"messages: their positions are not 0 to {end - 1}, each once and in order")
+    for position, retired in rows:
+        if retired is not None and not 1 <= retired <= revision:
+            raise PayloadError(f"messages[{position}]: left at revision {retired}, the context is at {revision}")
 
 
 def _sealed(text: str) -> tuple[str, str]:
@@ -122,11 +149,10 @@ def _sealed(text: str) -> tuple[str, str]:
 
 
 def _objects(columns: Sequence[sa.Column[Any]], rows: Iterable[Any]) -> str:
-    return f"[{','.join(_object(columns, row) for row in rows)}]"
+    return f"[{','.join(_object(columns, getattr(row, '_mapping', row)) for row in rows)}]"
 
 
-def _object(columns: Sequence[sa.Column[Any]], row: Any) -> str:
-    values = row._mapping
+def _object(columns: Sequence[sa.Column[Any]], values: Mapping[str, Any]) -> str:
     pieces = [f'"{c.name}":{_value(c, values[c.name])}' for c in columns if values[c.name] is not None]
     return f"{{{','.join(pieces)}}}"
 
@@ -209,7 +235,7 @@ def parcel(content: Mapping[str, Any], line: bytes) -> Parcel | tuple[int, int]:
         PayloadError: it is no line of an export, was changed, or holds what cannot be read.
     """
     if content.get("ctxstore_export") != FORMAT or type(content["ctxstore_export"]) is bool:
-        raise PayloadError(f"it is in the form {content.get('ctxstore_export')!r}; only {FORMAT} can be read")
+        raise PayloadError(f"it is in the form {_shown(content.get('ctxstore_export'))}; only {FORMAT} can be read")
     if "end" in content:
         end = content["end"] if isinstance(content["end"], dict) else {}
         of_contexts, of_ledgers = end.get("contexts"), end.get("ledgers")
@@ -231,33 +257,69 @@ def parcel(content: Mapping[str, Any], line: bytes) -> Parcel | tuple[int, int]:
 
 def _name(content: Mapping[str, Any]) -> str:
     head = content.get("context")
-    return str(head.get("id") if isinstance(head, dict) else None)[:40]
+    return _shown(head.get("id") if isinstance(head, dict) else None)
+
+
+def _shown(value: Any) -> str:
+    return kind(value) if isinstance(value, dict | list) else f"{value!r:.40}"
 
 
 def _context(content: Mapping[str, Any], digest: str) -> Parcel:
     head = _row(HEAD, content.get("context"), "context")
     context_id = head["id"] = clock.parse_id(head["id"])
-    payload = content.get("payload")
+    payload = jsontext.check_loaded(content.get("payload"), "payload", _DOCUMENT)
     head |= {"payload": jsontext.dumps(payload), "last_save": secrets.token_hex(TOKEN_LENGTH // 2), "lease_epoch": 0}
-    codec.load_head(head["payload"], head["schema_version"], context_id=context_id)
+    of_head = codec.load_head(head["payload"], head["schema_version"], context_id=context_id)
     rows = _read(MESSAGE, content, "messages", context_id)
-    positions = [row["position"] for row in rows]
-    if positions != sorted({*positions}) or not all(0 <= p < head["next_position"] for p in positions):
-        raise PayloadError("messages: their positions are not in order, or beyond next_position")
+    _check_places(head["next_position"], head["revision"], [(r["position"], r["retired_at_revision"]) for r in rows])
     found = codec.load_messages(
-        [row["payload"] for row in rows],
-        [row["schema_version"] for row in rows],
-        positions=positions,
-        context_id=context_id,
+        [row["payload"] for row in rows], [row["schema_version"] for row in rows], context_id=context_id
     )
+    live: list[Message] = []
+    changed = False
     for i, (row, message) in enumerate(zip(rows, found, strict=True)):
+        check_numbers(message, f"messages[{i}]")
         if row["id"] != message.id:
             raise PayloadError(f"messages[{i}]: the id is not its payload's")
-        rows[i] = {**message_row(context_id, row["position"], message, row["payload"]), **row}
+        rows[i] = {**row, **message_row(context_id, i, message, row["payload"], row["schema_version"])}
+        changed |= rows[i]["created_at"] != row["created_at"]
+        if row["retired_at_revision"] is None:
+            live.append(message)
     flights = _read(FLIGHT, content, "in_flight", context_id)
-    for row in flights:
+    for i, row in enumerate(flights):
+        if not isinstance(jsontext.loads(row["payload"]).get("messages"), list):
+            raise PayloadError(f"in_flight[{i}].payload.messages: must be a list")
         flight_messages(row["payload"], context_id)
-    return Parcel(context_id, digest, head, rows, flights, _read(USAGE, content, "usage", context_id))
+    attempts = _read(USAGE, content, "usage", context_id)
+    if _derive(head, payload, Document(of_head, live)) or changed:
+        digest = _sealed(_text(head, rows, flights, attempts))[1]
+    return Parcel(context_id, digest, head, rows, flights, attempts)
+
+
+def _derive(head: dict[str, Any], payload: dict[str, Any], document: Document) -> bool:
+    """Put into ``head`` what the messages say where it says otherwise; whether it did."""
+    state = State(document.head)
+    state.take(document)
+    columns, keys = derived(state)
+    if any(m.usage is not None and m.cost_pico_usd is None for m in state.messages if m.role == "assistant"):
+        for of in (columns, keys):  # whoever saved such a reply priced it, or not
+            for name in ("cost_pico_usd", "unpriced", "cost"):
+                of.pop(name, None)
+    wrong = {n: _column(contexts.c[n], v, f"context.{n}") for n, v in columns.items() if head[n] != v}
+    told = {k: v for k, v in keys.items() if k in payload and not _as_said(payload[k], v)}
+    if document.head.revision != head["revision"]:
+        told["revision"] = head["revision"]
+    if told:
+        wrong["payload"] = jsontext.dumps({**payload, **told})
+    head |= wrong
+    return bool(wrong)
+
+
+def _as_said(said: Any, value: Any) -> bool:
+    if isinstance(said, str) and isinstance(value, str):
+        with suppress(ArithmeticError):
+            return Decimal(said) == Decimal(value)
+    return bool(said == value)
 
 
 def _read(columns: Sequence[sa.Column[Any]], content: Mapping[str, Any], key: str, id: UUID) -> list[dict[str, Any]]:
@@ -277,41 +339,44 @@ def _row(columns: Sequence[sa.Column[Any]], item: Any, path: str) -> dict[str, A
 
 
 def _column(column: sa.Column[Any], value: Any, path: str) -> Any:
-    kind = column.type
+    held = column.type
     if value is None:
         if not column.nullable:
             raise PayloadError(f"{path}: is missing")
         return None
-    if isinstance(kind, JsonText):
-        return jsontext.dumps(value)
-    if isinstance(kind, Uuid):
+    if column.name == "owner":
+        check_owner(value)
+    if isinstance(held, JsonText):
+        return jsontext.dumps(jsontext.check_loaded(value, path, _DEPTHS.get(column.table.name, 1)))
+    if isinstance(held, Uuid):
         return _uuid(value, path)
-    if isinstance(kind, UtcDateTime):
+    if isinstance(held, UtcDateTime):
         return _time(value, path)
-    if isinstance(kind, sa.Boolean):
+    if isinstance(held, sa.Boolean):
         if type(value) is bool:
             return value
-    elif isinstance(kind, sa.Integer):
-        bits = 63 if isinstance(kind, sa.BigInteger) else 31
+    elif isinstance(held, sa.Integer):
+        bits = 63 if isinstance(held, sa.BigInteger) else 31
         if type(value) is int and -(2**bits) <= value < 2**bits:
             return value
-    elif isinstance(value, str) and "\x00" not in value and (kind.length is None or len(value) <= kind.length):  # type: ignore[attr-defined]
+    elif isinstance(value, str) and value == plain(value) and (held.length is None or len(value) <= held.length):  # type: ignore[attr-defined]
         return value
-    raise PayloadError(f"{path}: {value!r:.40} is not what this column holds")
+    raise PayloadError(f"{path}: {_shown(value)} is not what this column holds")
 
 
 def _uuid(value: Any, path: str) -> UUID:
     try:
         return UUID(value)
     except (ValueError, AttributeError, TypeError) as error:
-        raise PayloadError(f"{path}: {value!r:.40} is no UUID") from error
+        raise PayloadError(f"{path}: {_shown(value)} is no UUID") from error
 
 
 def _time(value: Any, path: str) -> dt.datetime:
     try:
         time = dt.datetime.fromisoformat(value)
     except (ValueError, TypeError) as error:
-        raise PayloadError(f"{path}: {value!r:.40} is no time") from error
+        raise PayloadError(f"{path}: {_shown(value)} is no time") from error
     if time.tzinfo is None:
-        raise PayloadError(f"{path}: {value!r:.40} has no zone")
+        raise PayloadError(f"{path}: {_shown(value)} has no zone")
+    check_time(time, path)
     return time.astimezone(dt.UTC)

@@ -44,6 +44,7 @@ __all__ = [
     "close",
     "create",
     "delete",
+    "derived",
     "load",
     "locked",
     "lost",
@@ -113,6 +114,26 @@ def projections(state: State, used: TokenUsage | None = None) -> dict[str, Any]:
     }
 
 
+def derived(state: State, used: TokenUsage | None = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is written for queries and can be told from the head and the live messages alone: columns of the context's
+    row, and keys of its payload."""
+    used, total = used or state.token_usage, state.cost_usd
+    columns: dict[str, Any] = {
+        "title": short(state.title),
+        "provider": short(state.head.provider),
+        "model": short(state.head.model),
+        "mode": short(state.head.mode),
+        "compacted": state.head.compacted,
+        "message_count": len(state.messages),
+        "context_used": state.context_used,
+        "cost_pico_usd": None if total is None else state.cost_pico_usd,
+        "unpriced": state.unpriced,
+    }
+    columns.update(zip(COUNTS, used.counts(), strict=True))
+    cost = None if total is None else str(total)
+    return columns, {"context_used": state.context_used, "token_usage": used.to_payload(), "cost": cost}
+
+
 def prepare(
     state: State,
     *,
@@ -130,27 +151,18 @@ def prepare(
     edits, changes, head = state.edits, state.changes(), state.head
     revision = head.revision + 1
     first, appended = changes.first_position, tuple(changes.appended)
-    used, known = state.token_usage, state.cost_usd is not None
+    used = state.token_usage
     text = codec.dump_head(head, projections(state, used), revision=revision)
     columns: dict[str, Any] = {
         "schema_version": current(),
         "revision": revision,
         "last_save": secrets.token_hex(TOKEN_LENGTH // 2),
         "next_position": first + len(appended),
-        "title": short(state.title),
-        "provider": short(head.provider),
-        "model": short(head.model),
-        "mode": short(head.mode),
-        "compacted": head.compacted,
-        "message_count": len(state.messages),
-        "context_used": state.context_used,
         "context_window": state.context_window,
-        "cost_pico_usd": state.cost_pico_usd if known else None,
-        "unpriced": state.unpriced,
         "updated_at": head.updated_at,
         "payload": text,
+        **derived(state, used)[0],
     }
-    columns.update(zip(COUNTS, used.counts(), strict=True))
     if state.last_save is None:
         columns |= {
             "id": head.id,
@@ -184,12 +196,14 @@ def prepare(
     )
 
 
-def message_row(context_id: UUID, position: int, m: Message, payload: str | None = None) -> dict[str, Any]:
-    """The row of a message; ``payload`` is its text when that is there already."""
+def message_row(
+    context_id: UUID, position: int, m: Message, payload: str | None = None, version: int | None = None
+) -> dict[str, Any]:
+    """The row of a message; ``payload`` is its text when that is there already, ``version`` the one of that."""
     row: dict[str, Any] = {
         "context_id": context_id,
         "position": position,
-        "schema_version": current(),
+        "schema_version": version or current(),
         "id": m.id,
         "role": short(m.role),
         "created_at": m.created_at,
