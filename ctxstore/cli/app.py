@@ -51,6 +51,9 @@ def _options(
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; no error leaves it as a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: what would go there goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- as long as the process
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(

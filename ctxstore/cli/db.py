@@ -9,7 +9,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from ..errors import DatabaseNotUpgradedError, SchemaVersionError
+from ..errors import DatabaseNotUpgradedError, PayloadError, SchemaVersionError
 from ..payload.upcasts import current as current_version
 from ..store import migrations
 from ..store.bulk import unreadable
@@ -73,11 +73,14 @@ def check(db: Database = DEFAULT, as_json: Json = False) -> None:
         console().print(said(f"at {found}, as this program needs"))
         if counts:
             console().print(_versions(counts))
-    if beyond:
+    newer = sum(n for _, v, n in counts if v is not None and v > current_version())
+    if newer:
         raise SchemaVersionError(
-            f"{beyond:,} rows are in a payload version that this program cannot read: a newer ctxstore wrote them, and "
+            f"{newer:,} rows are in a payload version that this program cannot read: a newer ctxstore wrote them, and "
             "there is no way down; run the newer one"
         )
+    if beyond:
+        raise PayloadError(f"{beyond:,} rows are no payload of any version: damaged; ctxstore verify names them")
 
 
 def _versions(counts: Sequence[tuple[str, int | None, int]]) -> Table:

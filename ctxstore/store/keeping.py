@@ -17,12 +17,14 @@ from ..errors import (
     ContextLockedError,
     ContextNotFoundError,
     CtxstoreError,
+    PayloadError,
     SchemaVersionError,
     StaleContextError,
 )
 from ..keeper import Step
 from ..messages import Message
 from ..payload import codec
+from ..payload.checks import kind
 from ..payload.upcasts import current
 from ..state import State
 from . import repository
@@ -221,6 +223,11 @@ def flight_messages(text: str, context_id: UUID) -> list[Message]:
         PayloadError: it is none.
     """
     data = jsontext.loads(text)
-    version = codec.check_version(data.get("schema_version") if isinstance(data, dict) else None)
-    texts = [jsontext.dumps(m) for m in data["messages"]]
+    if not isinstance(data, dict):
+        raise PayloadError(f"a prompt in flight is a JSON object, this is {kind(data)}")
+    version = codec.check_version(data.get("schema_version"))
+    listed = data.get("messages")
+    if not isinstance(listed, list):
+        raise PayloadError(f"messages: must be a list, this is {kind(listed)}")
+    texts = [jsontext.dumps(m) for m in listed]
     return codec.load_messages(texts, [version] * len(texts), context_id=context_id)

@@ -325,6 +325,21 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert process.wait() in {0, 1}
 
 
+@pytest.mark.parametrize("command", [("verify", "--json"), ("list",), ("usage", "--json"), ("db", "check")])
+def test_a_closed_standard_output_is_no_error(tmp_path: Path, command: tuple[str, ...]) -> None:
+    with Store(f"sqlite:///{tmp_path}/app.db") as store:
+        store.upgrade()
+        talked(store, "x")
+    line = [sys.executable, "-m", "ctxstore", *command, "--db", str(tmp_path / "app.db")]
+    done = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", *line],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_json_of_every_reading_command_parses(run: Run) -> None:
     run("db", "upgrade", "--db", "app.db")
     for command in (("list",), ("usage",), ("db", "current"), ("db", "check")):

@@ -59,6 +59,25 @@ def test_a_host_table_moves(run: Run) -> None:
     assert run("migrate", "--db", "host.db", "--table", "nothing", "--column", "data").code == 1
 
 
+@pytest.mark.parametrize("payload", ["x", "[]", '{"schema_version":3}', '{"schema_version":3,"messages":null}'])
+def test_a_damaged_prompt_in_flight_is_named(run: Run, app: Store, payload: str) -> None:
+    ctx = app.list()[0]
+    with sqlite3.connect("app.db") as c:
+        values = (str(ctx.id), str(ctx.id), "2026-01-01 00:00:00.000000", payload)
+        c.execute("insert into ctxstore_in_flight values (?, ?, 1, ?, ?)", values)
+    c.close()
+    refused = run("migrate", "--db", "app.db", "--json")
+    assert refused.code == 1 and [r["key"] for r in refused.json["refused"]] == [str(ctx.id)]
+    found = run("verify", "--db", "app.db", "--json")
+    assert found.code == 1 and [(f["id"], f["kind"]) for f in found.json["findings"]] == [(str(ctx.id), "unreadable")]
+    assert "newer" not in run("db", "check", "--db", "app.db").err
+    run("export", "--db", "app.db", "--out", "all.jsonl")
+    with Store("sqlite:///other.db") as other:
+        other.upgrade()
+    taken = run("import", "all.jsonl", "--db", "other.db")
+    assert "Error:" not in taken.err
+
+
 def test_our_own_tables_move_and_check_counts_them(run: Run, app: Store) -> None:
     assert run("db", "check", "--db", "app.db").code == 0
     upcasts.STEPS[3] = Upcast("a key more", message=lambda message, source: {**message, "four": 4})
