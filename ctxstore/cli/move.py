@@ -239,6 +239,7 @@ def verify(
                 "conversations": report.contexts,
                 "messages": report.messages,
                 "attempts in the ledger": report.attempts,
+                "replies without an attempt": report.unaccounted,
                 "findings": len(report.findings),
                 "repaired": len(report.findings) - len(report.open),
             }

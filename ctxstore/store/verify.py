@@ -7,13 +7,13 @@ that are never read back) and nothing else: what a message says is never touched
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -25,78 +25,45 @@ from ..payload import codec
 from ..payload.schema import PROJECTIONS, Document
 from ..state import State
 from ..usage import COUNTS
+from . import damaged
+from .audit import check_attempts, check_replies
 from .bulk import Progress
+from .damaged import Id
+from .digests import compare, digest_of, digests
+from .findings import Finding, Verification
 from .keeping import flight_messages
-from .lines import Line, snapshot
+from .lines import snapshot
 from .repository import message_row, projections
 from .running import Flow, Runner, job
 from .tables import contexts, in_flight, messages, usage
-from .transfer import HEADS, ROWS, all_lines
+from .transfer import HEADS, ROWS
 from .types import short
 
-__all__ = ["Finding", "Verification", "compare", "verify"]
+__all__ = ["Finding", "Verification", "arun", "run", "verify"]
 
 _WRITTEN = ("role", "created_at", "provider", "model", "input_tokens", "output_tokens", "total_tokens", "text")
 """Columns of a message that repeat something of its payload."""
 
+SHOWN = 5
+"""Positions that a finding names."""
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something that is not as it must be. ``kind``: unreadable, position, pair, revision, projection, ledger, orphan,
-    or, between two databases, missing, added, different. ``repaired`` when it is put right."""
-
-    id: UUID
-    kind: str
-    text: str
-    repaired: bool = False
-
-
-@dataclass(slots=True)
-class Verification:
-    """What was read and what was found. ``digest`` is the SHA-256 over the hashes of all conversations and ledgers:
-    equal digests, equal databases; None when it was not asked for."""
-
-    contexts: int = 0
-    messages: int = 0
-    attempts: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    digest: str | None = None
-    against: str | None = None
-    seconds: float = 0.0
-
-    @property
-    def open(self) -> list[Finding]:
-        """What was found and is not repaired."""
-        return [f for f in self.findings if not f.repaired]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The report as plain values."""
-        found = [{"id": f.id, "kind": f.kind, "text": f.text, "repaired": f.repaired} for f in self.findings]
-        return {
-            "contexts": self.contexts,
-            "messages": self.messages,
-            "attempts": self.attempts,
-            "findings": found,
-            "digest": self.digest,
-            "against": self.against,
-            "seconds": round(self.seconds, 3),
-        }
+After: TypeAlias = sa.ColumnElement[Any]
 
 
 def verify(repair: bool, progress: Progress | None) -> Flow[Verification]:
     """Read every row of the store."""
     begun, report = clock.monotonic(), Verification()
     total = yield from job(_count)
-    after: UUID | None = None
+    after: After | None = None
     while True:
-        found, last = yield from job(_page, after)
-        if last is None:
+        found, after = yield from job(_page, after)
+        if after is None:
             break
-        after = last
         for one in found:
             report.contexts += 1
             report.messages += one.messages
             report.attempts += one.attempts
+            report.unaccounted += one.unaccounted
             repaired = False
             if repair and (one.fixes or one.rows):
                 repaired = yield from job(_repair, one)
@@ -106,6 +73,11 @@ def verify(repair: bool, progress: Progress | None) -> Flow[Verification]:
         if progress is not None:
             progress(report.contexts, max(total, report.contexts))
     report.findings += yield from job(_orphans)
+    while True:
+        said, after = yield from job(_ledgers, after)
+        report.findings += said
+        if after is None:
+            break
     report.seconds = clock.monotonic() - begun
     return report
 
@@ -119,10 +91,11 @@ def _count(c: sa.Connection) -> int:
 
 @dataclass(slots=True)
 class _Checked:
-    id: UUID
-    token: str
-    messages: int
-    attempts: int
+    id: Id
+    token: str = ""
+    messages: int = 0
+    attempts: int = 0
+    unaccounted: int = 0
     findings: list[tuple[str, str]] = field(default_factory=list)
     fixes: dict[str, Any] = field(default_factory=dict)
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
@@ -131,29 +104,66 @@ class _Checked:
         self.findings.append((kind, text))
 
 
-def _page(c: sa.Connection, after: UUID | None) -> tuple[list[_Checked], UUID | None]:
+def _page(c: sa.Connection, after: After | None) -> tuple[list[_Checked], After | None]:
+    """The next contexts, and what comes after them; None when there were none."""
     snapshot(c)
     query = sa.select(contexts).order_by(contexts.c.id).limit(HEADS)
     if after is not None:
         query = query.where(contexts.c.id > after)
     heads: list[Any] = []
     rows = 0
-    for head in c.execute(query):
-        rows += head.next_position
-        if heads and rows > ROWS:
-            break
-        heads.append(head)
+    try:
+        for head in c.execute(query):
+            rows += head.next_position if damaged.fits(contexts, head) else 0
+            if heads and rows > ROWS:
+                break
+            heads.append(head)
+    except Exception as error:
+        if not damaged.is_damage(error):
+            raise
+        return _single(c, after)
     if not heads:
         return [], None
+    return _checked(c, heads), sa.literal(heads[-1].id, contexts.c.id.type)
+
+
+def _single(c: sa.Connection, after: After | None) -> tuple[list[_Checked], After | None]:
+    """``_page`` of one context, which may be the one that cannot be read."""
+    where = [] if after is None else [contexts.c.id > after]
+    ((key, _),) = damaged.keys(c, contexts.c.id, *where, limit=1)
+    heads, wrong = damaged.read(c, contexts, contexts.c.id, [key.value])
+    if heads:
+        return _checked(c, heads), key.value
+    one = _Checked(key.id)
+    for _, text in wrong:
+        one.say("unreadable", f"the head: {text}")
+    return [one], key.value
+
+
+def _checked(c: sa.Connection, heads: Sequence[Any]) -> list[_Checked]:
     ids = [head.id for head in heads]
-    parts = [_of(c, table, ids) for table in (messages, in_flight, usage)]
-    return [_check(head, *(part.get(head.id, []) for part in parts)) for head in heads], ids[-1]
-
-
-def _of(c: sa.Connection, table: sa.Table, ids: Sequence[UUID]) -> dict[UUID, list[Any]]:
-    key = table.c.context_id
-    found = c.execute(sa.select(table).where(key.in_(ids)).order_by(key, list(table.primary_key.columns)[1])).all()
-    return {context_id: list(rows) for context_id, rows in groupby(found, attrgetter("context_id"))}
+    parts, wrong = [], dict[Id, list[str]]()
+    for table in (messages, in_flight, usage):
+        found, said = damaged.read(c, table, table.c.context_id, ids)
+        parts.append({k: list(rows) for k, rows in groupby(found, attrgetter("context_id"))})
+        for identity, text in said:
+            wrong.setdefault(identity, []).append(text)
+    forks = _forks(c, heads)
+    out = []
+    for head in heads:
+        said_of = wrong.get(head.id, [])
+        if not damaged.fits(contexts, head):
+            said_of.insert(0, f"the head: {damaged.broken(contexts, head)}")
+        if said_of:  # nothing can be said of the rest as long as a part is missing
+            one = _Checked(head.id)
+            for text in said_of:
+                one.say("unreadable", text)
+        else:
+            of_head = [part.get(head.id, []) for part in parts]
+            one = _check(head, *of_head)
+            _check_fork(one, head, of_head[0], forks.get(head.id))
+        out.append(one)
+    return out
 
 
 def _check(head: Any, rows: list[Any], flights: list[Any], attempts: list[Any]) -> _Checked:
@@ -163,7 +173,12 @@ def _check(head: Any, rows: list[Any], flights: list[Any], attempts: list[Any]) 
             flight_messages(row.payload, head.id)
         except CtxstoreError as error:
             one.say("unreadable", f"the prompt in flight of turn {row.turn_id}: {error}")
-    found = _messages(one, rows)
+        if row.base_revision > head.revision:
+            text = f"the prompt in flight of turn {row.turn_id} is of revision {row.base_revision}, the context at"
+            one.say("revision", f"{text} {head.revision}")
+    ledger = partial(one.say, "ledger")
+    check_attempts(attempts, ledger)
+    found = _messages(one, head.id, rows)
     _check_order(one, head, rows)
     try:
         of_head = codec.load_head(head.payload, head.schema_version, context_id=head.id)
@@ -180,20 +195,23 @@ def _check(head: Any, rows: list[Any], flights: list[Any], attempts: list[Any]) 
     state.take(Document(of_head, live))
     _check_projections(one, head, state)
     _check_rows(one, head.id, rows, found)
-    _check_ledger(one, attempts, dict(zip((row.position for row in rows), found, strict=True)))
+    placed = list(zip((row.position for row in rows), found, strict=True))
+    one.unaccounted = check_replies(head.id, head, placed, attempts, ledger)
     return one
 
 
-def _messages(one: _Checked, rows: list[Any]) -> list[Message]:
+def _messages(one: _Checked, context_id: UUID, rows: list[Any]) -> list[Message]:
     """The messages as a load reads them; where one cannot be read a finding, and those that can."""
     texts, versions = [row.payload for row in rows], [row.schema_version for row in rows]
     try:
-        return codec.load_messages(texts, versions, positions=[r.position for r in rows], context_id=one.id)
+        return codec.load_messages(texts, versions, positions=[r.position for r in rows], context_id=context_id)
     except CtxstoreError:
         out = []
     for row in rows:
         try:
-            out += codec.load_messages([row.payload], [row.schema_version], positions=[row.position], context_id=one.id)
+            out += codec.load_messages(
+                [row.payload], [row.schema_version], positions=[row.position], context_id=context_id
+            )
         except CtxstoreError as error:
             text = str(error)
             one.say("unreadable", text if "at position" in text else f"the message at position {row.position}: {text}")
@@ -201,14 +219,15 @@ def _messages(one: _Checked, rows: list[Any]) -> list[Message]:
 
 
 def _check_order(one: _Checked, head: Any, rows: list[Any]) -> None:
-    positions = [row.position for row in rows]
-    if positions != list(range(head.next_position)):
-        missing = sorted(set(range(head.next_position)) - set(positions))
-        beyond = [p for p in positions if p >= head.next_position]
-        if missing:
-            one.say("position", f"there is no message at {_some(missing)} of {head.next_position}")
-        if beyond:
-            one.say("position", f"there are messages at {_some(beyond)}, from next_position {head.next_position} on")
+    end, positions = head.next_position, [row.position for row in rows]
+    inside = [p for p in positions if 0 <= p < end]
+    if len(inside) != end:
+        gaps = [(a + 1, b) for a, b in zip([-1, *inside], [*inside, end], strict=True) if b > a + 1]
+        first = [p for a, b in gaps for p in range(a, min(b, a + SHOWN))]
+        one.say("position", f"there is no message at {_some(first, max(end, 0) - len(inside))} of {end}")
+    if len(inside) != len(positions):
+        outside = [p for p in positions if not 0 <= p < end]
+        one.say("position", f"there are messages at {_some(outside, len(outside))}, from next_position {end} on")
     for row in rows:
         retired = row.retired_at_revision
         if retired is not None and not 1 <= retired <= head.revision:
@@ -216,9 +235,9 @@ def _check_order(one: _Checked, head: Any, rows: list[Any]) -> None:
             one.say("revision", text)
 
 
-def _some(numbers: list[int]) -> str:
-    text = ", ".join(map(str, numbers[:5]))
-    return text if len(numbers) <= 5 else f"{text} and {len(numbers) - 5} more"
+def _some(numbers: list[int], count: int) -> str:
+    text = ", ".join(map(str, numbers[:SHOWN]))
+    return text if count <= SHOWN else f"{text} and {count - SHOWN} more"
 
 
 def _check_pairs(one: _Checked, live: Sequence[Message]) -> None:
@@ -250,11 +269,17 @@ def _check_projections(one: _Checked, head: Any, state: State) -> None:
     if priced:  # else a reply without a cost of its own was priced by whoever saved it, or not
         total = state.cost_usd
         want |= {"cost_pico_usd": None if total is None else state.cost_pico_usd, "unpriced": state.unpriced}
+    raw = jsontext.loads(head.payload)
+    want["created_at"] = clock.time_of(head.id)
+    if isinstance(raw.get("updated_at"), str):
+        want["updated_at"] = h.updated_at.astimezone(dt.UTC)
+    window = raw.get("context_window")
+    if "context_window" in raw and (window is None or type(window) is int):
+        want["context_window"] = window
     wrong = {name: value for name, value in want.items() if getattr(head, name) != value}
     for name, value in wrong.items():
         one.say("projection", f"{name} is {getattr(head, name)!r:.60}, the messages say {value!r:.60}")
     one.fixes |= wrong
-    raw = jsontext.loads(head.payload)
     here = codec.dump_raw(state.head, [], projections(state))
     told = [k for k in PROJECTIONS if k in ("context_used", "token_usage") or (k == "cost" and priced)]
     told = [k for k in told if k in raw and not _equal(raw[k], here[k])]
@@ -262,6 +287,33 @@ def _check_projections(one: _Checked, head: Any, state: State) -> None:
         for key in told:
             one.say("projection", f"{key} in the payload is {raw[key]!r:.60}, the messages say {here[key]!r:.60}")
         one.fixes["payload"] = jsontext.dumps({**raw, **{k: here[k] for k in told}})
+
+
+def _forks(c: sa.Connection, heads: Sequence[Any]) -> dict[UUID, Any]:
+    """Of the forks among ``heads``: how far what they came from goes, and its message at the cut."""
+    ids = [head.id for head in heads if head.forked_from is not None]
+    if not ids:
+        return {}
+    source = contexts.alias()
+    joined = contexts.join(source, source.c.id == contexts.c.forked_from).outerjoin(
+        messages,
+        sa.and_(messages.c.context_id == source.c.id, messages.c.position == contexts.c.forked_at),
+    )
+    query = sa.select(contexts.c.id, source.c.next_position, messages.c.id.label("message")).select_from(joined)
+    return {row.id: row for row in c.execute(query.where(contexts.c.id.in_(ids)))}
+
+
+def _check_fork(one: _Checked, head: Any, rows: list[Any], source: Any) -> None:
+    at = head.forked_at
+    if at is None:
+        return
+    if head.forked_from is None or at < 0:
+        one.say("position", f"forked_at is {at}, forked_from {head.forked_from}")
+    elif source is not None and at >= source.next_position:
+        text = f"it was forked after position {at} of {head.forked_from}, which has {source.next_position}"
+        one.say("position", text)
+    elif source is not None and source.message is not None and all(row.id != source.message for row in rows):
+        one.say("position", f"the message {source.message}, after which it was forked, is not here")
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -292,28 +344,6 @@ def _as_stored(stored: Any, value: Any) -> bool:
     return bool(stored == value)
 
 
-def _check_ledger(one: _Checked, attempts: list[Any], by_position: dict[int, Message]) -> None:
-    seen: dict[int, Any] = {}
-    for row in attempts:
-        if row.position is None:
-            continue
-        message = by_position.get(row.position)
-        if message is None or message.role != "assistant":
-            one.say("ledger", f"the attempt {row.id} names position {row.position}, where no reply stands")
-            continue
-        if row.position in seen:
-            text = f"the reply at position {row.position} is in the ledger twice: {seen[row.position]}, {row.id}"
-            one.say("ledger", text)
-        seen[row.position] = row.id
-        used = message.usage
-        if used is None or row.total_tokens is None:
-            continue
-        differ = [n for n, v in zip(COUNTS, used.counts(), strict=True) if v is not None and getattr(row, n) != v]
-        for name in differ:
-            text = f"{name} of the attempt {row.id} is {getattr(row, name)}, its reply says {getattr(used, name)}"
-            one.say("ledger", text)
-
-
 # -- repairing and orphans
 
 
@@ -333,57 +363,32 @@ def _orphans(c: sa.Connection) -> list[Finding]:
     out = []
     for table in (messages, in_flight):
         alone = ~sa.exists().where(contexts.c.id == table.c.context_id)
-        query = sa.select(table.c.context_id, sa.func.count()).where(alone).group_by(table.c.context_id)
-        for context_id, count in c.execute(query.order_by(table.c.context_id)):
-            out.append(Finding(context_id, "orphan", f"{count} rows in {table.name} belong to no context"))
+        for key, count in damaged.keys(c, table.c.context_id, alone):
+            out.append(Finding(key.id, "orphan", f"{count} rows in {table.name} belong to no context"))
     return out
 
 
-# -- two databases
+def _ledgers(c: sa.Connection, after: After | None) -> tuple[list[Finding], After | None]:
+    """What is wrong with the next attempts of contexts that are not here, and what comes after them."""
+    alone = ~sa.exists().where(contexts.c.id == usage.c.context_id)
+    where = [alone] if after is None else [alone, usage.c.context_id > after]
+    found = damaged.keys(c, usage.c.context_id, *where, limit=HEADS)
+    out = [
+        Finding(key.id, "unreadable", f"{count} rows in {usage.name} have no UUID as their context's id")
+        for key, count in found
+        if isinstance(key.id, str)
+    ]
+    ids = [key.id for key, _ in found if isinstance(key.id, UUID)]
+    attempts, wrong = damaged.read(c, usage, usage.c.context_id, ids)
+    out += [Finding(identity, "unreadable", text) for identity, text in wrong]
+    for context_id, rows in groupby(attempts, attrgetter("context_id")):
+        said: list[str] = []
+        check_attempts(rows, said.append)
+        out += [Finding(context_id, "ledger", text) for text in said]
+    return out, found[-1][0].value if found else None
 
 
-def digests() -> Flow[dict[tuple[UUID, bool], str]]:
-    """The hash of each context (True) and of each ledger of a deleted one (False)."""
-    feed: Any = all_lines()
-    out: dict[tuple[UUID, bool], str] = {}
-    answer: Any = None
-    while True:
-        try:
-            step = feed.send(answer)
-        except StopIteration:
-            return out
-        answer = None
-        if not isinstance(step, list):
-            answer = yield step
-            continue
-        for line in step:
-            out[_place(line)] = line.hash or f"unreadable: {line.reason}"
-
-
-def _place(line: Line) -> tuple[UUID, bool]:
-    return line.id, line.text is None or not line.text.startswith('{"ctxstore_export":1,"ledger"')
-
-
-def compare(ours: dict[tuple[UUID, bool], str], theirs: dict[tuple[UUID, bool], str]) -> list[Finding]:
-    """What is not the same in two databases."""
-    out = []
-    for place in sorted(ours.keys() | theirs.keys()):
-        what = "the context" if place[1] else "the ledger of this deleted context"
-        if place not in theirs:
-            out.append(Finding(place[0], "missing", f"{what} is not in the other database"))
-        elif place not in ours:
-            out.append(Finding(place[0], "added", f"{what} is only in the other database"))
-        elif ours[place] != theirs[place]:
-            out.append(Finding(place[0], "different", f"{what} has another content in the other database"))
-    return out
-
-
-def digest_of(found: dict[tuple[UUID, bool], str]) -> str:
-    """One hash for all of them."""
-    whole = hashlib.sha256()
-    for (identity, context), value in sorted(found.items()):
-        whole.update(f"{identity} {int(context)} {value}\n".encode())
-    return whole.hexdigest()
+# -- with another database
 
 
 def run(runner: Runner, repair: bool, against: Runner | None, progress: Progress | None) -> Verification:
