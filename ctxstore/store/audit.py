@@ -8,6 +8,7 @@ others may have none: those that were talked elsewhere and came with a payload, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, TypeAlias, get_args
 from uuid import UUID
 
@@ -26,6 +27,8 @@ Say: TypeAlias = Callable[[str], None]
 Placed: TypeAlias = tuple[int, Message]
 
 _KINDS, _OUTCOMES = get_args(Kind), get_args(Outcome)
+_NUMBERS = (*COUNTS, "cost_pico_usd")
+_numbers = attrgetter(*_NUMBERS)
 _NEEDED = ("input_tokens", "output_tokens", "total_tokens")
 
 
@@ -57,8 +60,7 @@ def _wrong(row: Any) -> Iterable[str]:
         yield f"there is no outcome {row.outcome!r}"
     if row.slot != (slot := slot_of(row.created_at)):
         yield f"slot is {row.slot}, created_at says {slot}"
-    for name in (*COUNTS, "cost_pico_usd"):
-        number = getattr(row, name)
+    for name, number in zip(_NUMBERS, _numbers(row), strict=True):
         if number is not None and number < 0:
             yield f"{name} is {number}"
     if row.usage_raw is not None:
@@ -175,16 +177,18 @@ def _compare(row: Any, message: Message, say: Say) -> None:
 
 
 def _differences(row: Any, m: Message) -> Iterable[tuple[str, Any]]:
-    origin = m.origin
-    said: list[tuple[str, Any]] = []
-    if origin is not None and origin.provider is not None:
-        said.append(("provider", short(origin.provider)))
-    if origin is not None and origin.model and row.model:
-        said.append(("model", short(origin.model)))
+    origin, used = m.origin, m.usage
+    out: list[tuple[str, Any]] = []
+    if origin is not None and origin.provider != row.provider and short(origin.provider) != row.provider:
+        out.append(("provider", origin.provider))
+    if origin is not None and origin.model and row.model and row.model not in (origin.model, short(origin.model)):
+        out.append(("model", origin.model))
     if not (row.owner or "").startswith(ANONYMOUS):
-        said.append(("finish_reason", plain(m.finish_reason)))
-        said.append(("response_id", plain(origin.response_id) if origin is not None else None))
-    if m.usage is not None and any(getattr(m.usage, n) is not None for n in _NEEDED):  # else it may be corrected
-        said += zip(COUNTS, m.usage.counts(), strict=True)
-        said.append(("cost_pico_usd", m.cost_pico_usd))
-    return [(name, value) for name, value in said if getattr(row, name) != value]
+        response_id = None if origin is None else origin.response_id
+        out += [("finish_reason", m.finish_reason)] if row.finish_reason != plain(m.finish_reason) else []
+        out += [("response_id", response_id)] if row.response_id != plain(response_id) else []
+    if used is not None and any(getattr(used, n) is not None for n in _NEEDED):  # else it may be corrected
+        said = (*used.counts(), m.cost_pico_usd)
+        if said != (found := _numbers(row)):
+            out += [(n, a) for n, a, b in zip(_NUMBERS, said, found, strict=True) if a != b]
+    return out
