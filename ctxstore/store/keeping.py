@@ -6,7 +6,7 @@ done later and not mistaken for another writer's.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -53,8 +53,9 @@ class StoreKeeper:
         self.record_in_flight = record_in_flight
         self.lease_seconds = lease_seconds
         self._noted: set[UUID] = set()
-        self._kept: set[UUID] = set()
-        """Those of them whose messages are in the state, also when their save had failed."""
+        """The turns whose prompt may be in flight; earlier ones are among them, whose save or note had failed."""
+        self._asked: UUID | None = None
+        """The one of them whose request is out."""
         self._unanswered: Work | None = None
 
     def take(self, step: Step) -> None:
@@ -74,6 +75,8 @@ class StoreKeeper:
     def _flow(self, step: Step) -> Flow[None]:
         if step.kind == "begin":
             return self._begin(step)
+        if step.turn.id == self._asked:
+            self._asked = None
         if step.kind == "keep":
             return self.save(step)
         return self._close(step)
@@ -98,6 +101,7 @@ class StoreKeeper:
         if self.record_in_flight:
             self._noted.add(turn.id)
         yield from job(repository.begin, flight)
+        self._asked = turn.id
 
     def save(self, step: Step, **origin: Any) -> Flow[None]:
         """Write what is new in the state, if anything is; ``origin`` says what a new context was forked from."""
@@ -108,14 +112,12 @@ class StoreKeeper:
             yield from self._create(state, **origin)
             return
         changes = state.changes()
-        if step.turn.id in self._noted:
-            self._kept.add(step.turn.id)
-        landed = tuple(self._kept)
+        landed = tuple(self._noted - {self._asked})
         if not (changes.appended or changes.retired or changes.head):
             if changes.usage or landed:
                 yield from job(repository.close, state.id, landed, entry_rows(changes.usage, state.owner))
                 state.pending_usage = []
-                self._landed(landed)
+                self._noted.difference_update(landed)
             return
         work = self._unanswered = repository.prepare(state, landed=landed, lease_seconds=self.lease_seconds)
         try:
@@ -124,7 +126,7 @@ class StoreKeeper:
             self._unanswered = None
             yield from self._lost(step, error)
             raise
-        self._landed(landed)
+        self._noted.difference_update(landed)
         self._written(state, work)
 
     def _create(self, state: State, **origin: Any) -> Flow[None]:
@@ -154,15 +156,11 @@ class StoreKeeper:
         rows = entry_rows(repository.lost(turn.usage), step.state.owner)
         try:
             yield from job(repository.close, step.state.id, landed, rows)
-            self._landed(landed)
+            self._noted.discard(turn.id)
         except CtxstoreError as second:
             error.add_note(
                 f"and what it paid for is not in the ledger ({second}); store.record_usage(error.turn) adds it"
             )
-
-    def _landed(self, turns: Iterable[UUID]) -> None:
-        self._noted.difference_update(turns)
-        self._kept.difference_update(turns)
 
     def _close(self, step: Step) -> Flow[None]:
         """A request gave no reply: its attempts go to the ledger, and after ``fail`` its prompt leaves the flight."""

@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from ctxstore import Context, Store
 from ctxstore.compaction import Summarize
-from ctxstore.errors import Interrupted, RateLimitError
+from ctxstore.errors import Interrupted, RateLimitError, StoreUnavailableError
 from ctxstore.sink import Sink
 from ctxstore.testing import ScriptedProvider
 
@@ -95,6 +96,24 @@ def test_a_cancellation_at_any_moment_leaves_no_lock_and_no_half_turn(store: Sto
     live = store.load(ctx.id, llm())
     assert list(live.messages) == list(ctx.messages)
     assert len(live.messages) % 2 == 0
+
+
+def test_a_note_whose_writing_got_no_answer_goes_with_the_next_save(store: Store) -> None:
+    ctx = store.create(llm("one"))
+    lost = []
+
+    @sa.event.listens_for(store.engine, "commit")
+    def lose(connection: sa.Connection) -> None:
+        if len(lost) < 2:  # the second try too
+            lost.append(connection)
+            connection.connection.dbapi_connection.commit()  # type: ignore[union-attr]
+            raise sa.exc.OperationalError("COMMIT", {}, Exception("gone"), connection_invalidated=True)
+
+    with pytest.raises(StoreUnavailableError):
+        ctx.talk("one?")
+    assert prompts(store, ctx) == [["one?"]]
+    ctx.talk("one?")
+    assert prompts(store, ctx) == [], "it was not sent, and was said again"
 
 
 def test_an_interrupted_summary_is_in_the_ledger(store: Store) -> None:
