@@ -47,7 +47,5 @@ if context.is_offline_mode():
 elif (given := config.attributes.get("connection")) is not None:
     _run(given)
 else:
-    engine = sa.create_engine(_url())
-    with engine.begin() as own:
+    with sa.create_engine(_url(), poolclass=sa.NullPool).begin() as own:
         _run(own)
-    engine.dispose()

@@ -11,6 +11,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,8 @@ def test_an_unknown_id(run: Run) -> None:
 
 
 def test_a_table_from_elsewhere_is_no_upgraded_database(run: Run) -> None:
-    sqlite3.connect("host.db").executescript("create table users (id int); insert into users values (1)").close()
+    with closing(sqlite3.connect("host.db")) as c:
+        c.executescript("create table users (id int); insert into users values (1)")
     done = run("list", "--db", "host.db")
     assert done.code == 1
     assert "ctxstore db upgrade" in done.err

@@ -16,6 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 
 from ctxstore import Store
 from ctxstore.errors import DatabaseNotUpgradedError
@@ -231,11 +232,31 @@ def test_offline_sql_is_printed(dialect: str) -> None:
                 assert "CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" in line, line
 
 
-def test_alembic_check_proposes_nothing_to_developers(store: Store, url: str) -> None:
+def _config(url: str) -> Config:
     config = Config(output_buffer=io.StringIO(), stdout=io.StringIO())
     config.set_main_option("script_location", str(migrations.migrations_path()))
     config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
-    command.check(config)
+    return config
+
+
+def test_alembic_check_proposes_nothing_to_developers(store: Store, url: str) -> None:
+    command.check(_config(url))
+
+
+def test_an_alembic_command_that_fails_leaves_no_connection(empty_url: str) -> None:
+    opened: set[Any] = set()
+    open_one, close_one = (lambda c, _: opened.add(c)), (lambda c, _: opened.discard(c))
+    sa.event.listen(sa.Pool, "connect", open_one)
+    sa.event.listen(sa.Pool, "close", close_one)
+    try:
+        with pytest.raises(CommandError, match="nonsense"):
+            command.upgrade(_config(empty_url), "nonsense")
+        assert opened == set()
+    finally:
+        sa.event.remove(sa.Pool, "connect", open_one)
+        sa.event.remove(sa.Pool, "close", close_one)
+        for left in opened:
+            left.close()
 
 
 def test_the_hosts_autogenerate_leaves_us_alone_and_can_name_our_types(store: Store, engine: sa.Engine) -> None:

@@ -39,9 +39,11 @@ SLOTS = sa.Table("slots", sa.MetaData(), sa.Column("n", sa.Integer, primary_key=
 
 @pytest.fixture(scope="module")
 def slots() -> Iterator[sa.Connection]:
-    with sa.create_engine("sqlite://").connect() as c:
+    engine = sa.create_engine("sqlite://")
+    with engine.connect() as c:
         SLOTS.create(c)
         yield c
+    engine.dispose()
 
 
 def keys(
