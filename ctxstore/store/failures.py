@@ -123,5 +123,6 @@ def _unreachable(error: Exception, code: str) -> bool:
         return False
     orig = error.orig
     if type(orig).__module__.partition(".")[0] in ("sqlite3", "aiosqlite"):
-        return getattr(orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_CUT
+        found: int | None = getattr(orig, "sqlite_errorcode", None)  # none where a value cannot be made a text
+        return "decode" not in str(orig) if found is None else found & 0xFF in _SQLITE_CUT
     return not code or (len(code) == 4 and code.startswith("2"))  # of the driver, not of the server
