@@ -287,9 +287,10 @@ def _context(content: Mapping[str, Any], digest: str) -> Parcel:
             live.append(message)
     flights = _read(FLIGHT, content, "in_flight", context_id)
     for i, row in enumerate(flights):
-        if not isinstance(jsontext.loads(row["payload"]).get("messages"), list):
-            raise PayloadError(f"in_flight[{i}].payload.messages: must be a list")
-        flight_messages(row["payload"], context_id)
+        try:
+            flight_messages(row["payload"], context_id)
+        except PayloadError as error:
+            raise PayloadError(f"in_flight[{i}].payload: {error}") from error
     attempts = _read(USAGE, content, "usage", context_id)
     if _derive(head, payload, Document(of_head, live)) or changed:
         digest = _sealed(_text(head, rows, flights, attempts))[1]
