@@ -84,7 +84,7 @@ class Voice:
             self._line()
         elif cell_len(space) < self._width:
             self._put(space)
-        for chunk in chop_cells(word, self._width):
+        for chunk in chop_cells(word, self._width) if cell_len(word) > self._width else [word]:
             if self._column + cell_len(chunk) > self._width:
                 self._line()
             self._put(chunk)

@@ -8,7 +8,7 @@ import unicodedata
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -93,6 +93,7 @@ def test_a_voice_wraps_words_beside_its_gutter() -> None:
     ]
 
 
+@example(["\U0001f3fb"], 29)
 @given(st.lists(st.text(max_size=60), max_size=6), st.integers(20, 100))
 def test_a_voice_never_runs_over(pieces: list[str], width: int) -> None:
     lines = spoken(max(width, 29), *pieces)
